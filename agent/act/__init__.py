@@ -1,0 +1,1 @@
+"""The only code of the agent that writes: executor and journal."""

@@ -1,0 +1,1 @@
+"""Pure policies: (snapshot, state, settings) -> (desired, state), one strategy a file."""

@@ -1,0 +1,1 @@
+"""Scheduling: the framework, its plugins, and the hosts that run them."""

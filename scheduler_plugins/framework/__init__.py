@@ -1,0 +1,1 @@
+"""Scheduling framework as documented by Kubernetes: extension points, queue, cache."""

@@ -1,0 +1,1 @@
+"""Scheduling plugins, one a file."""

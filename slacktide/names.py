@@ -1,0 +1,32 @@
+"""Names that cross component borders: labels, annotations, resources, defaults."""
+
+from typing import Final
+
+BATCH_CPU: Final = "kubernetes.io/batch-cpu"
+"""Extended CPU for best-effort pods, an integer count of millicores (4000 = 4 cores)."""
+
+BATCH_MEMORY: Final = "kubernetes.io/batch-memory"
+"""Extended memory for best-effort pods, in bytes."""
+
+TIER_LABEL: Final = "slacktide.io/tier"
+"""Pod label that names the tier: ls, be or system."""
+
+KOORDINATOR_QOS_LABEL: Final = "koordinator.sh/qosClass"
+"""Koordinator's pod label, honoured so that a cluster can move over without relabelling."""
+
+FORECAST_ANNOTATION: Final = "slacktide.io/forecast"
+"""Node annotation that carries `slacktide.forecast.Forecast` as JSON."""
+
+SCHEDULER_NAME: Final = "slacktide-scheduler"
+"""Default `spec.schedulerName` of the second scheduler."""
+
+HOST_PROCESS_IMAGE: Final = "slacktide.io/host-process"
+"""Image field of pods made by `slacktide run`: processes of this machine are run, no image is pulled."""
+
+HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
+
+NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
+"""Namespace of the lease that each node renews."""
+
+SYSTEM_NAMESPACE: Final = "kube-system"
+"""Namespace of the leader leases of predictor and scheduler."""

@@ -1,0 +1,1 @@
+"""This machine without Kubernetes: embedded API server, node runner, supervisor."""
