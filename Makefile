@@ -1,0 +1,65 @@
+# `make demo` shows Slacktide on this machine, `make test` passes all tests; both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.slacktide-installed
+
+.PHONY: help setup demo test lint check pytest proto proto-baseline lock bench clean
+
+help:
+	@echo "make demo    set up, then show Slacktide at work on this machine (two minutes)"
+	@echo "make test    set up, then lint and run all tests"
+	@echo "make setup   make $(VENV) only"
+	@echo "make lint    ruff, mypy, import rules, protocol lint"
+	@echo "make proto   generate slacktide/v1 from proto/"
+	@echo "make bench   colocation benchmark, JSON"
+
+setup: $(STAMP)
+
+# The constraints pin every package; byte code is made on first use, which halves the time of a fresh set-up.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "Slacktide needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/slacktide demo
+
+test: setup lint pytest
+
+check: test
+
+pytest: setup
+	$(BIN)/python -m pytest -q
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint proto
+	$(BIN)/python proto/generate.py --check
+	$(BIN)/buf breaking proto --against proto/baseline.json
+
+proto: setup
+	$(BIN)/python proto/generate.py
+
+# The released wire contract, which later ones must stay compatible with; renewed with each release only.
+proto-baseline: setup
+	$(BIN)/buf build proto --as-file-descriptor-set --exclude-source-info -o proto/baseline.json
+
+# Newest versions that the ranges of pyproject.toml allow, as one file for all supported Pythons.
+lock:
+	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
+	{ echo '# Versions that the checks ran with, for every Python that is supported. Renewed by `make lock`.'; \
+	  $(VENV)-lock/bin/python -m pip freeze --exclude-editable | sort -f; } > constraints.txt
+	rm -rf $(VENV)-lock
+
+bench: setup
+	$(BIN)/python -m benchmarks.colocation --output json
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

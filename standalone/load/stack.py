@@ -1,0 +1,53 @@
+"""A whole Slacktide of one's own for a demo, a benchmark or a test: started, used, and gone without a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from slacktide.settings import ClusterSettings
+
+from slacktide.cluster import Client, connect
+
+START_SECONDS = 60.0
+STOP_SECONDS = 45.0
+
+
+class StackError(Exception):
+    """Slacktide did not start or stop; the message carries what it said."""
+
+
+@contextlib.contextmanager
+def running(state: str | None = None) -> Iterator[tuple[str, Client]]:
+    """Start Slacktide in a state directory of its own and give the directory and a client; stop it at the end.
+
+    A state directory that was given is kept, one that was made here is removed. Raises StackError.
+    """
+    directory = state or tempfile.mkdtemp(prefix="slacktide-")
+    try:
+        _command(["up", "--detach"], directory, START_SECONDS)
+        client = connect(ClusterSettings(server="unix:" + os.path.join(directory, "run", "api.sock")), "slacktide-load")
+        try:
+            yield directory, client
+        finally:
+            client.close()
+            _command(["down"], directory, STOP_SECONDS)
+    finally:
+        if state is None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _command(arguments: list[str], state: str, seconds: float) -> None:
+    command = [sys.executable, "-m", "cli", "--state", state, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        raise StackError(f"slacktide {' '.join(arguments)} took over {seconds:.0f} s") from None
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()
+        raise StackError(f"slacktide {' '.join(arguments)} failed with exit code {done.returncode}: {said}")
