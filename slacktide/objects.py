@@ -3,6 +3,10 @@
 A struct is a *view*: fields that are not listed are skipped when decoding and therefore must never be written
 back. Every update is a patch of named fields (see `slacktide.cluster`), so nothing that we do not know is lost.
 Quantities stay text here; `slacktide.quantity` reads them. Field names follow the API in snake case.
+
+Defaults are the API's own, or the empty value; encoding leaves them out, `apiVersion` and `kind` too. `to_body`
+adds those two and is what a create sends. In a strategic merge patch a field that is left out keeps its old value:
+clear one by writing null.
 Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, policy/v1.
 """
 
@@ -61,6 +65,7 @@ class EnvVar(View, frozen=True):
 
     name: str
     value: str = ""
+    value_from: dict[str, Any] | None = None
 
 
 class ContainerPort(View, frozen=True):
@@ -158,14 +163,15 @@ class PodSpec(View, frozen=True):
     topology_spread_constraints: list[dict[str, Any]] = []
     scheduling_gates: list[SchedulingGate] = []
     volumes: list[dict[str, Any]] = []
+    resource_claims: list[dict[str, Any]] = []
     host_network: bool = False
 
 
 class PodCondition(View, frozen=True):
-    """One entry of status.conditions of a pod."""
+    """One entry of status.conditions of a pod. `status` is True, False or Unknown."""
 
     type: str
-    status: str = "Unknown"
+    status: str = ""
     reason: str = ""
     message: str = ""
     last_transition_time: str | None = None
@@ -205,7 +211,11 @@ class ContainerState(View, frozen=True):
 
 
 class ContainerStatus(View, frozen=True):
-    """What the kubelet (or our runner) says about one container. `container_id` is `runtime://id`."""
+    """What the kubelet (or our runner) says about one container. `container_id` is `runtime://id`.
+
+    `allocated_resources` and `resources` (what the node gave, what is in force) are only set by kubelets that
+    resize in place.
+    """
 
     name: str
     ready: bool = False
@@ -216,6 +226,8 @@ class ContainerStatus(View, frozen=True):
     container_id: str = msgspec.field(default="", name="containerID")
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
+    allocated_resources: dict[str, Quantity] = {}
+    resources: ResourceRequirements | None = None
 
 
 class PodStatus(View, frozen=True):
@@ -261,10 +273,10 @@ class NodeSpec(View, frozen=True):
 
 
 class NodeCondition(View, frozen=True):
-    """One entry of status.conditions of a node."""
+    """One entry of status.conditions of a node. `status` is True, False or Unknown."""
 
     type: str
-    status: str = "Unknown"
+    status: str = ""
     reason: str = ""
     message: str = ""
     last_heartbeat_time: str | None = None
@@ -324,11 +336,11 @@ class Event(View, frozen=True):
     kind: str = "Event"
     metadata: ObjectMeta = ObjectMeta()
     involved_object: ObjectReference = ObjectReference()
-    type: str = "Normal"
+    type: str = ""
     reason: str = ""
     message: str = ""
     source: EventSource = EventSource()
-    count: int = 1
+    count: int = 0
     first_timestamp: str | None = None
     last_timestamp: str | None = None
     reporting_component: str = ""
@@ -352,6 +364,12 @@ class Lease(View, frozen=True):
     kind: str = "Lease"
     metadata: ObjectMeta = ObjectMeta()
     spec: LeaseSpec = LeaseSpec()
+
+
+def to_body(view: Pod | Node | Event | Lease) -> dict[str, Any]:
+    """JSON-ready body of a whole object, `apiVersion` and `kind` included, other defaults left out."""
+    fields: dict[str, Any] = msgspec.to_builtins(view)
+    return {"apiVersion": view.api_version, "kind": view.kind, **fields}
 
 
 TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
