@@ -1,0 +1,315 @@
+"""HTTP to the API server over TLS, loopback or a Unix socket. Retries nothing except once after a 401.
+
+All of urllib3 is behind this module: above it there are bytes, status codes and `Unreachable`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+from urllib.parse import urlencode
+
+import urllib3
+from urllib3.connection import HTTPConnection
+from urllib3.connectionpool import HTTPConnectionPool
+
+from slacktide.cluster.credentials import Access, CredentialSource, Endpoint
+from slacktide.cluster.errors import CredentialsError, Unreachable, Unreadable, from_response
+
+_POOL_SIZE: Final = 32
+_CHUNK_BYTES: Final = 64 * 1024
+_ERROR_BODY_BYTES: Final = 64 * 1024
+
+# A peer whose machine vanished is noticed by the kernel within a minute, also where we wait without a timeout.
+_KEEPALIVE: Final = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One HTTP request.
+
+    connect_seconds bounds connecting; read_seconds bounds each wait for bytes (None = for ever, for followed logs);
+    total_seconds bounds the reading of a whole body.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    connect_seconds: float
+    read_seconds: float | None
+    total_seconds: float
+
+
+@dataclass(frozen=True)
+class Response:
+    """A whole answer; status is below 400."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Stream:
+    """An answer that arrives bit by bit; iterate to read it, `close` from any thread to end it.
+
+    Raises Unreachable while iterating when the connection breaks or is silent for longer than the read timeout.
+    """
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, describe: str) -> None:
+        self._response = response
+        self._describe = describe
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            while not self._closed.is_set():
+                try:
+                    chunk = self._response.read1(_CHUNK_BYTES)
+                except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+                    # ValueError and AttributeError: urllib3's answer when `close` cut the socket under a read.
+                    if self._closed.is_set():
+                        return
+                    raise _unreachable(self._describe, error) from error
+                if not chunk:
+                    return
+                yield chunk
+        finally:
+            self._response.close()
+
+    def close(self) -> None:
+        """End the stream; a reader in another thread wakes up and sees the end."""
+        self._closed.set()
+        with contextlib.suppress(ValueError, RuntimeError, OSError):
+            # Only the read side is shut: closing a descriptor under a blocked read would not wake it.
+            self._response.shutdown()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self._response.close()
+
+
+class Transport:
+    """Sends requests with the current credentials; safe to use from several threads."""
+
+    def __init__(self, source: CredentialSource, user_agent: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source = source
+        self._user_agent = user_agent
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._endpoint: Endpoint | None = None
+        self._opener: _Opener | None = None
+
+    def send(self, request: Request) -> Response:
+        """The whole answer. Raises ApiError (status 400 and above), Unreachable, CredentialsError."""
+        response = self._open(request)
+        describe = f"{request.method} {request.path}"
+        body = self._read(response, describe, request.total_seconds)
+        return Response(response.status, response.headers, body)
+
+    def stream(self, request: Request) -> Stream:
+        """An answer to be read as it arrives. Raises as `send` does, before the first byte."""
+        return Stream(self._open(request), f"{request.method} {request.path}")
+
+    def close(self) -> None:
+        """Close idle connections. Streams that are open stay open until closed themselves."""
+        with self._lock:
+            opener, self._opener, self._endpoint = self._opener, None, None
+        if opener is not None:
+            opener.close()
+
+    def _open(self, request: Request) -> urllib3.BaseHTTPResponse:
+        access = self._source.current()
+        response = self._once(request, access)
+        if response.status == 401 and self._source.renew(access):
+            response.drain_conn()
+            response.release_conn()
+            response = self._once(request, self._source.current())
+        if response.status < 300:
+            return response
+        describe = f"{request.method} {request.path}"
+        if response.status < 400:
+            response.close()
+            raise Unreadable(f"{describe}: the server redirects (HTTP {response.status}), an API server never does")
+        body = self._read(response, describe, request.total_seconds, limit=_ERROR_BODY_BYTES)
+        raise from_response(response.status, body, response.headers)
+
+    def _once(self, request: Request, access: Access) -> urllib3.BaseHTTPResponse:
+        headers = {"User-Agent": self._user_agent, "Accept": request.accept, "Accept-Encoding": "identity"}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        if access.authorization is not None:
+            headers["Authorization"] = access.authorization
+        url = request.path + ("?" + urlencode(request.query) if request.query else "")
+        timeout = urllib3.Timeout(connect=request.connect_seconds, read=request.read_seconds)
+        try:
+            return self._opener_for(access.endpoint)(
+                request.method, url, body=request.body, headers=headers, timeout=timeout
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise _unreachable(f"{request.method} {request.path} at {access.endpoint.url}", error) from error
+
+    def _opener_for(self, endpoint: Endpoint) -> _Opener:
+        with self._lock:
+            if self._opener is None or self._endpoint != endpoint:
+                self._opener, self._endpoint = _opener(endpoint), endpoint
+            return self._opener
+
+    def _read(
+        self, response: urllib3.BaseHTTPResponse, describe: str, seconds: float, limit: int | None = None
+    ) -> bytes:
+        """Read the body to its end; `seconds` bounds the whole, so that a trickle cannot hold a caller for ever."""
+        deadline = self._clock() + seconds
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while chunk := response.read1(_CHUNK_BYTES):
+                parts.append(chunk)
+                size += len(chunk)
+                if limit is not None and size >= limit:
+                    response.close()
+                    break
+                if self._clock() > deadline:
+                    response.close()
+                    raise Unreachable(f"{describe}: the answer was not complete after {seconds:g} s")
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            response.close()
+            raise _unreachable(describe, error) from error
+        response.release_conn()
+        return b"".join(parts)
+
+
+class _Opener(Protocol):
+    """Sends one request to a fixed server and returns the answer with an unread body."""
+
+    def __call__(
+        self, method: str, url: str, *, body: bytes | None, headers: Mapping[str, str], timeout: urllib3.Timeout
+    ) -> urllib3.BaseHTTPResponse: ...  # a protocol member has no body
+
+    def close(self) -> None: ...  # a protocol member has no body
+
+
+_PLAIN: Final[Mapping[str, Any]] = {
+    "retries": False,
+    "redirect": False,
+    "preload_content": False,
+}
+
+
+class _TcpOpener:
+    def __init__(self, endpoint: Endpoint) -> None:
+        options: dict[str, Any] = {"maxsize": _POOL_SIZE, "block": False, "socket_options": _KEEPALIVE}
+        if endpoint.url.startswith("https:"):
+            options["ssl_context"] = ssl_context(endpoint)
+            options["server_hostname"] = endpoint.server_name
+        self._base = endpoint.url
+        self._pools = (
+            urllib3.ProxyManager(endpoint.proxy, **options) if endpoint.proxy else urllib3.PoolManager(**options)
+        )
+
+    def __call__(
+        self, method: str, url: str, *, body: bytes | None, headers: Mapping[str, str], timeout: urllib3.Timeout
+    ) -> urllib3.BaseHTTPResponse:
+        return self._pools.urlopen(method, self._base + url, body=body, headers=headers, timeout=timeout, **_PLAIN)
+
+    def close(self) -> None:
+        self._pools.clear()
+
+
+class _UnixOpener:
+    def __init__(self, path: str) -> None:
+        self._pool = _UnixPool(path)
+
+    def __call__(
+        self, method: str, url: str, *, body: bytes | None, headers: Mapping[str, str], timeout: urllib3.Timeout
+    ) -> urllib3.BaseHTTPResponse:
+        return self._pool.urlopen(method, url, body=body, headers=headers, timeout=timeout, **_PLAIN)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _opener(endpoint: Endpoint) -> _Opener:
+    path = endpoint.unix_path
+    return _TcpOpener(endpoint) if path is None else _UnixOpener(path)
+
+
+class _UnixConnection(HTTPConnection):
+    """An HTTP connection whose socket is a Unix socket."""
+
+    def __init__(self, path: str, **options: Any) -> None:
+        super().__init__("localhost", **options)
+        self._path = path
+
+    def _new_conn(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(self._path)
+        except OSError as error:
+            sock.close()
+            raise urllib3.exceptions.NewConnectionError(self, f"{self._path}: {error.strerror or error}") from error
+        return sock
+
+
+class _UnixPool(HTTPConnectionPool):
+    """Connections to one Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", maxsize=_POOL_SIZE, block=False)
+        self._path = path
+
+    def _new_conn(self) -> Any:
+        self.num_connections += 1
+        return _UnixConnection(self._path, timeout=self.timeout.connect_timeout)
+
+
+def ssl_context(endpoint: Endpoint) -> ssl.SSLContext:
+    """The TLS context for an endpoint. Raises CredentialsError where a certificate file cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=endpoint.ca_file)
+        # Python 3.13 refuses a CA without keyUsage by default. Many clusters have such a CA, and the operator has
+        # told us to trust exactly this one; signature, expiry and host name are checked as before.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if not endpoint.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if endpoint.cert_file:
+            context.load_cert_chain(endpoint.cert_file, endpoint.key_file)
+    except (OSError, ValueError) as error:
+        files = ", ".join(f for f in (endpoint.ca_file, endpoint.cert_file, endpoint.key_file) if f)
+        raise CredentialsError(f"cannot use the certificates for {endpoint.url} ({files}): {error}") from error
+    return context
+
+
+def _unreachable(describe: str, error: Exception) -> Unreachable:
+    """What a person reads, for each way in which urllib3 says that there was no answer."""
+    exceptions = urllib3.exceptions
+    if isinstance(error, exceptions.NewConnectionError):
+        return Unreachable(f"{describe}: no connection: {str(error).rpartition('>: ')[2]}; is the API server running?")
+    if isinstance(error, exceptions.ConnectTimeoutError):
+        return Unreachable(f"{describe}: no connection within the timeout; is the address right?")
+    if isinstance(error, (exceptions.ReadTimeoutError, TimeoutError)):
+        return Unreachable(f"{describe}: the server was silent for longer than the timeout")
+    if isinstance(error, exceptions.SSLError):
+        return Unreachable(f"{describe}: TLS failed: {error}")
+    cause = error.args[1] if isinstance(error, exceptions.ProtocolError) and len(error.args) > 1 else error
+    dropped = isinstance(cause, (ConnectionResetError, BrokenPipeError, ConnectionAbortedError))
+    return Unreachable(f"{describe}: the connection broke: {cause}", dropped=dropped)
