@@ -13,6 +13,8 @@ recorder and leader elector (threads with a loop).
 
 from slacktide.cluster import errors
 from slacktide.cluster.client import Client, Listing, Version, Watch, connect
+from slacktide.cluster.election import LeaderElector
+from slacktide.cluster.events import EventRecorder
 from slacktide.cluster.evict import Eviction, Outcome
 from slacktide.cluster.informer import Informer
 from slacktide.cluster.kinds import EVENTS, LEASES, NAMESPACES, NODES, PDBS, PODS, Kind, PodDisruptionBudget
@@ -28,9 +30,11 @@ __all__ = [
     "PODS",
     "Client",
     "ClusterMetrics",
+    "EventRecorder",
     "Eviction",
     "Informer",
     "Kind",
+    "LeaderElector",
     "Listing",
     "Outcome",
     "PodDisruptionBudget",

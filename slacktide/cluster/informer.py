@@ -132,13 +132,12 @@ class Informer(Generic[T]):
 
     def _turn(self) -> float:
         """List if needed, then follow one watch to its end; the seconds to wait before the next turn."""
-        started = self._clock()
-        heard = self._heard_at
         try:
             if self._resource_version is None:
                 self._list()
-            self._follow(self._resource_version or "")
-            if self._heard_at == heard and self._clock() - started < _SHORT_WATCH_SECONDS:
+            started = self._clock()
+            events = self._follow(self._resource_version or "")
+            if events == 0 and self._clock() - started < _SHORT_WATCH_SECONDS:
                 return self._failed(Unreachable("the server ended a watch at once without an event"))
         except ClusterError as error:
             return self._failed(error)
@@ -148,6 +147,7 @@ class Informer(Generic[T]):
             self._metrics.failures.labels(self._name, "unexpected").inc()
             self._resource_version = None
             return self._backoff.next()
+        self._backoff.reset()
         return 0.0
 
     def _failed(self, error: ClusterError) -> float:
@@ -164,7 +164,7 @@ class Informer(Generic[T]):
 
     def _list(self) -> None:
         listing = self._client.list(self._kind, self._namespace, self._field_selector, self._label_selector)
-        self._heard()
+        self._heard_at = self._clock()
         self._metrics.lists.labels(self._name).inc()
         if listing.skipped:
             _LOG.warning("objects left out, their fields are not as expected", informer=self._name, n=listing.skipped)
@@ -177,7 +177,8 @@ class Informer(Generic[T]):
             self._tell(change)
         self._synced.set()
 
-    def _follow(self, resource_version: str) -> None:
+    def _follow(self, resource_version: str) -> int:
+        """Follow one watch to its end; the number of events it had."""
         watch = self._client.watch(
             self._kind,
             resource_version=resource_version,
@@ -188,29 +189,29 @@ class Informer(Generic[T]):
         )
         with self._lock:
             self._watch = watch
+        self._heard_at = self._clock()
+        events = 0
         try:
             # `stop` may have looked for the watch before it was there.
             if self._stopping.is_set():
                 watch.close()
             for event in watch:
-                self._heard()
+                events += 1
+                self._heard_at = self._clock()
+                # Not after a list: a server whose watches all fail at once would be listed in a tight loop.
+                self._backoff.reset()
                 self._take(event)
         finally:
             with self._lock:
                 self._watch = None
-
-    def _heard(self) -> None:
-        self._heard_at = self._clock()
-        self._backoff.reset()
+        return events
 
     def _take(self, event: WatchEvent[T]) -> None:
         self._metrics.watch_events.labels(self._name, event.type).inc()
-        if event.type == "UNREADABLE":
+        if not event.readable:
             self._metrics.unreadable.labels(self._kind.kind).inc()
-            _LOG.warning(
-                "change left out, its fields are not as expected", informer=self._name, key=key_of(event.object)
-            )
-        elif event.type != "BOOKMARK":
+            _LOG.warning("change left out, fields not as expected", informer=self._name, key=key_of(event.object))
+        if event.type != "BOOKMARK":
             for change in self._apply(event):
                 self._tell(change)
         if event.object.metadata.resource_version:
@@ -222,7 +223,9 @@ class Informer(Generic[T]):
             old = self._cache.get(key)
             if event.type == "DELETED":
                 self._cache.pop(key, None)
-                return [] if old is None else [Change(event.object, None)]
+                return [] if old is None else [Change(event.object if event.readable else old, None)]
+            if not event.readable:
+                return []
             self._cache[key] = event.object
         return changes_of(old, event.object)
 

@@ -15,7 +15,7 @@ from slacktide.cluster import errors
 from slacktide.cluster.codec import codec
 from slacktide.cluster.kinds import Kind, T
 
-EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "UNREADABLE"]
+EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 _OBJECT_TYPES: Final[dict[str, EventType]] = {"ADDED": "ADDED", "MODIFIED": "MODIFIED", "DELETED": "DELETED"}
 _LINE_LIMIT: Final = 32 * 1024 * 1024
 
@@ -24,12 +24,13 @@ _LINE_LIMIT: Final = 32 * 1024 * 1024
 class WatchEvent(Generic[T]):
     """One event of a watch.
 
-    BOOKMARK and UNREADABLE carry an object with nothing but metadata: the first only moves the resourceVersion on,
-    the second is a change of an object that does not fit the view (it too moves the resourceVersion).
+    A BOOKMARK carries an object with nothing but metadata: it only moves the resourceVersion on. So does an event
+    whose object does not fit the view; then `readable` is false.
     """
 
     type: EventType
     object: T
+    readable: bool = True
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -89,7 +90,7 @@ class WatchDecoder(Generic[T]):
             try:
                 return WatchEvent(known, self._codec.one(parsed.object))
             except errors.Unreadable:
-                return WatchEvent("UNREADABLE", self._codec.metadata_only(parsed.object))
+                return WatchEvent(known, self._codec.metadata_only(parsed.object), readable=False)
         if parsed.type == "BOOKMARK":
             return WatchEvent("BOOKMARK", self._codec.metadata_only(parsed.object))
         if parsed.type == "ERROR":
