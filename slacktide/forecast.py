@@ -70,6 +70,8 @@ AGEING_TTLS = 3.0
 MAX_CLOCK_SKEW_SECONDS = 60.0
 """A forecast from further in the future than this is not trusted."""
 
+_SHARE_SCALE = 1 << 30
+
 
 def decode(text: str) -> Forecast:
     """Read the annotation. Raises ForecastError for anything that is no version 1 forecast."""
@@ -118,4 +120,6 @@ def room(forecast: Forecast, sold: Amount, now: float) -> Amount:
 def _room(reclaimable: int | None, sold: int | None, share: float) -> int:
     if reclaimable is None or sold is None:
         return 0
-    return max(0, int((reclaimable - sold) * share))
+    left = max(0, reclaimable - sold)
+    # Whole numbers only: a float would round a large amount of memory up.
+    return left * int(share * _SHARE_SCALE) // _SHARE_SCALE

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from slacktide.kernel.files import read_text
+
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 CONTROLLERS: Final = ("cpu", "cpuacct", "cpuset", "memory", "io", "blkio", "pids", "freezer")
 
@@ -89,7 +92,8 @@ def discover(proc_root: str = "/proc") -> Hierarchy:
             unified = mount_point
     if unified is not None:
         for name in read_text(os.path.join(unified, "cgroup.controllers")).split():
-            controllers.setdefault(name, Mount(unified, Version.V2))
+            if name in CONTROLLERS:
+                controllers.setdefault(name, Mount(unified, Version.V2))
         if controllers.get("cpu", Mount("", Version.V1)).version is Version.V2:
             controllers.setdefault("cpuacct", Mount(unified, Version.V2))
             controllers.setdefault("freezer", Mount(unified, Version.V2))
@@ -97,5 +101,5 @@ def discover(proc_root: str = "/proc") -> Hierarchy:
 
 
 def _unescape(field: str) -> str:
-    """Undo the octal escapes of mountinfo (space, tab, newline, backslash)."""
-    return field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+    """Undo the octal escapes of mountinfo, such as `\\040` for a space."""
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)

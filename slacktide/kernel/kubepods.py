@@ -13,9 +13,9 @@ from typing import Final
 QOS_CLASSES: Final = ("Guaranteed", "Burstable", "BestEffort")
 
 _UID: Final = r"[0-9a-fA-F]{8}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{12}|[0-9a-fA-F]{32}"
-_POD: Final = re.compile(rf"^(?:.*-)?pod(?P<uid>{_UID})(?:\.slice)?$")
+_POD: Final = re.compile(rf"(?:.*-)?pod(?P<uid>{_UID})(?:\.slice)?")
 _CONTAINER: Final = re.compile(
-    r"^(?:.*:)?(?P<runtime>cri-containerd|crio|docker|containerd)?[-:]?(?P<id>[0-9a-f]{64}|[0-9a-f]{32})(?:\.scope)?$"
+    r"(?:.*:)?(?:(?:cri-containerd|containerd|crio|docker|libpod)[-:])?(?P<id>[0-9a-f]{64}|[0-9a-f]{32})(?:\.scope)?"
 )
 
 
@@ -29,7 +29,7 @@ class PodGroup:
 
 def pod_uid(directory_name: str) -> str | None:
     """UID in the name of a pod's cgroup directory (dashes restored); None when it is no pod directory."""
-    match = _POD.match(directory_name)
+    match = _POD.fullmatch(directory_name)
     return match["uid"].replace("_", "-").lower() if match else None
 
 
@@ -37,7 +37,7 @@ def container_id(directory_name: str) -> str | None:
     """Container id in the name of a leaf directory; None when it is none (conmon, init.scope, ...)."""
     if "conmon" in directory_name:
         return None
-    match = _CONTAINER.match(directory_name)
+    match = _CONTAINER.fullmatch(directory_name)
     return match["id"] if match else None
 
 

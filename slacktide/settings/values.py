@@ -79,7 +79,7 @@ def _convert(option: Option, kind: Any, raw: Any, *, text: bool) -> Any:
 
 
 def _choice(kind: Any, known: tuple[str, ...], raw: Any) -> Any:
-    members: list[Any] = list(kind.__members__.values()) if isinstance(kind, type) else list(typing.get_args(kind))
+    members = [*typing.get_args(kind)] or [*kind]
     for text, member in zip(known, members, strict=True):
         value = member.value if isinstance(member, enum.Enum) else member
         if raw == value or (isinstance(raw, str) and raw == text):

@@ -1,0 +1,240 @@
+"""The observe endpoint: GET and HEAD of /metrics, /healthz, /readyz and a daemon's own JSON routes.
+
+On a thread of its own, one short-lived thread a request, over TCP or a Unix socket with mode 0600. Small and bounded:
+a request must arrive within seconds, only so many are served at once, and a route that fails answers 500 with the
+reason while the server goes on.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from slacktide.errors import SettingsError
+from slacktide.observe.health import Health
+from slacktide.sockets import Listen, parse_listen, remove_socket, remove_stale_socket
+
+Route = Callable[[], bytes]
+"""Body of a JSON route; runs on a request's thread, so what it reads must be safe to read there."""
+
+REQUEST_SECONDS: Final = 5.0
+"""A request must have arrived, and its answer been taken, within this time each."""
+
+MAX_REQUESTS: Final = 16
+"""More at once are closed unanswered: the endpoint must never cost a node more than it tells."""
+
+_TEXT: Final = "text/plain; charset=utf-8"
+_SETTING: Final = "observe.listen"
+_METHODS: Final = "GET, HEAD"
+
+
+class ObserveServer:
+    """Serves `registry`, `health` and `routes` (path -> body) at `listen`; an empty `listen` serves nothing.
+
+    `routes` is looked at with each request, so that a daemon may add to it later.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        registry: CollectorRegistry,
+        health: Health,
+        routes: Mapping[str, Route] | None = None,
+    ) -> None:
+        self._listen = parse_listen(listen, _SETTING) if listen else None
+        self._answers = _Answers(registry, health, {} if routes is None else routes)
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens now, `HOST:PORT` or `unix:/path`; empty when it does not."""
+        return self._server.address if self._server else ""
+
+    def start(self) -> None:
+        """Listen and serve. Raises SettingsError when the address cannot be had."""
+        if self._listen is None or self._server is not None:
+            return
+        try:
+            self._server = _Server(self._listen, self._answers)
+        except OSError as error:
+            raise SettingsError([f"{_SETTING}: cannot listen at {_shown(self._listen)}: {error.strerror}"]) from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="observe", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening and remove the socket file. Requests under way are left to end. May be called again."""
+        server, thread = self._server, self._thread
+        if server is None or thread is None:
+            return
+        self._server = self._thread = None
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Answers:
+    """Path -> status, content type and body. Knows nothing of sockets."""
+
+    def __init__(self, registry: CollectorRegistry, health: Health, routes: Mapping[str, Route]) -> None:
+        self._registry = registry
+        self._health = health
+        self._routes = routes
+
+    def answer(self, path: str, accept: str) -> tuple[HTTPStatus, str, bytes]:
+        if path == "/metrics":
+            encode, content_type = choose_encoder(accept)
+            return HTTPStatus.OK, content_type, encode(self._registry)
+        if path == "/healthz":
+            return _verdict(self._health.not_live())
+        if path == "/readyz":
+            return _verdict(self._health.not_ready())
+        route = self._routes.get(path)
+        if route is not None:
+            return HTTPStatus.OK, "application/json", route()
+        known = " ".join(["/metrics", "/healthz", "/readyz", *sorted(self._routes)])
+        return HTTPStatus.NOT_FOUND, _TEXT, f"nothing at this path; known: {known}\n".encode()
+
+
+def _verdict(problems: Mapping[str, str]) -> tuple[HTTPStatus, str, bytes]:
+    if not problems:
+        return HTTPStatus.OK, _TEXT, b"ok\n"
+    lines = "".join(f"{name}: {problem}\n" for name, problem in problems.items())
+    return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, lines.encode()
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Threads with an upper bound, on either kind of address."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 32
+
+    def __init__(self, listen: Listen, answers: _Answers) -> None:
+        self.answers = answers
+        self._path = listen.path
+        self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
+        if listen.path:
+            remove_stale_socket(listen.path, _SETTING)
+            self.address_family = socket.AF_UNIX
+        elif ":" in listen.host:
+            self.address_family = socket.AF_INET6
+        super().__init__(listen.path or (listen.host, listen.port), _Handler)  # type: ignore[arg-type]  # typeshed knows no Unix path here
+
+    def server_bind(self) -> None:
+        super().server_bind()
+        if self._path:
+            # Nobody can connect before listen(), which comes next.
+            os.chmod(self._path, 0o600)
+
+    @property
+    def address(self) -> str:
+        if self._path:
+            return f"unix:{self._path}"
+        host, port = self.server_address[:2]
+        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # No thread could be started: the machine is short, and this request is the least of it.
+            self._slots.release()
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away or was too slow is nobody's error."""
+
+    def server_close(self) -> None:
+        super().server_close()
+        if self._path:
+            remove_socket(self._path)
+
+
+class _DeadlineReader(io.RawIOBase):
+    """Reads a socket up to one deadline for all of it, however slowly the bytes trickle in."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._deadline = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long to arrive")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "slacktide"
+    sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_DeadlineReader(self.connection, REQUEST_SECONDS))
+
+    def do_GET(self) -> None:
+        try:
+            status, content_type, body = self.server.answers.answer(
+                urlsplit(self.path).path, self.headers.get("Accept", "")
+            )
+        except Exception as error:  # noqa: BLE001 - one broken route must not take metrics and health with it
+            status, content_type = HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT
+            body = f"{type(error).__name__}: {error}\n".encode()
+        self._send(status, content_type, body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def parse_request(self) -> bool:
+        """As the base class, and refuse every other method here, whatever its name."""
+        if not super().parse_request():
+            return False
+        if self.command in {"GET", "HEAD"}:
+            return True
+        self._send(HTTPStatus.METHOD_NOT_ALLOWED, _TEXT, f"use {_METHODS}\n".encode())
+        return False
+
+    def _send(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
+        self.connection.settimeout(REQUEST_SECONDS)
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", _METHODS)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
+        """A scrape every few seconds is no event."""
+
+
+def _shown(listen: Listen) -> str:
+    return f"unix:{listen.path}" if listen.path else f"{listen.host}:{listen.port}"
