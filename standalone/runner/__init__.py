@@ -1,0 +1,1 @@
+"""Node runner: runs the pods bound to this machine as processes in cgroups, as a kubelet would."""
