@@ -1,1 +1,40 @@
-"""Scheduling plugins, one a file."""
+"""Scheduling plugins, one a file; `default_registry` knows them all."""
+
+from __future__ import annotations
+
+from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.plugins import (
+    batch_forecast,
+    default_binder,
+    node_affinity,
+    node_name,
+    node_ports,
+    node_resources_fit,
+    node_unschedulable,
+    priority_sort,
+    scheduling_gates,
+    taint_toleration,
+    unsupported_pods,
+)
+
+_MODULES = (
+    scheduling_gates,
+    priority_sort,
+    unsupported_pods,
+    node_unschedulable,
+    node_name,
+    taint_toleration,
+    node_affinity,
+    node_ports,
+    batch_forecast,
+    node_resources_fit,
+    default_binder,
+)
+
+
+def default_registry() -> Registry:
+    """A registry with every plugin of this package, in the order in which the default profile runs them."""
+    registry = Registry()
+    for module in _MODULES:
+        module.register(registry)
+    return registry

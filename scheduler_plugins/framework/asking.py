@@ -1,0 +1,127 @@
+"""Asking one plugin one question: its answer is signed, checked, and an exception becomes an Error status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_plugins.framework import interfaces as api
+from scheduler_plugins.framework.diagnosis import Diagnosis, Refusals
+from scheduler_plugins.framework.events import ALL_EVENTS, NODE, Action, ClusterEvent, Registration
+from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.snapshot import Indices, Snapshot
+from scheduler_plugins.framework.state import CycleState
+from scheduler_plugins.framework.status import SUCCESS, Code, Status, failed
+
+Q = ParamSpec("Q")
+
+
+def _raised(plugin: api.Plugin, point: str, error: Exception) -> Status:
+    return failed(f"plugin {plugin.name} raised in {point}: {error!r}", error).by(plugin.name)
+
+
+def ask_status(plugin: api.Plugin, point: str, call: Callable[Q, Status], *args: Q.args, **kwargs: Q.kwargs) -> Status:
+    """Call one extension point that answers with a status."""
+    try:
+        return call(*args, **kwargs).by(plugin.name)
+    except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
+        return _raised(plugin, point, error)
+
+
+def ask_pre_filter(
+    plugin: api.PreFilterPlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot
+) -> api.PreFilterResult:
+    """PreFilter of one plugin."""
+    try:
+        answer = plugin.pre_filter(state, pod, snapshot)
+    except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
+        return api.PreFilterResult(_raised(plugin, "PreFilter", error))
+    return api.PreFilterResult(answer.status.by(plugin.name), answer.nodes)
+
+
+def ask_filter(
+    plugin: api.FilterPlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices, diagnosis: Diagnosis
+) -> tuple[Status, Indices]:
+    """Filter of one plugin on `rows`: (Success or Error, rows that pass); refusals are noted in `diagnosis`."""
+    try:
+        verdicts = plugin.filter_nodes(state, pod, snapshot, rows)
+    except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
+        return _raised(plugin, "Filter", error), rows
+    codes = verdicts.codes
+    if len(codes) != len(rows):
+        return failed(f"plugin {plugin.name} judged {len(codes)} nodes, asked for {len(rows)}").by(plugin.name), rows
+    passed = codes == Code.SUCCESS
+    if passed.all():
+        return SUCCESS, rows
+    rejected = (codes == Code.UNSCHEDULABLE) | (codes == Code.UNRESOLVABLE) | (codes == Code.PENDING)
+    broken = np.flatnonzero(~passed & ~rejected)
+    if len(broken):
+        status = verdicts.status(int(broken[0]))
+        where = snapshot.names[rows[broken[0]]]
+        return failed(f"Filter on node {where}: {status.message or status.label}", status.error).by(plugin.name), rows
+    positions = np.flatnonzero(rejected)
+    diagnosis.refusals.append(Refusals(plugin.name, rows[positions], positions, verdicts))
+    if (codes == Code.PENDING).any():
+        diagnosis.pending_plugins.add(plugin.name)
+    if ((codes == Code.UNSCHEDULABLE) | (codes == Code.UNRESOLVABLE)).any():
+        diagnosis.unschedulable_plugins.add(plugin.name)
+    return SUCCESS, rows[passed]
+
+
+def ask_post_filter(
+    plugin: api.PostFilterPlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis
+) -> Status:
+    """PostFilter of one plugin."""
+    try:
+        return plugin.post_filter(state, pod, snapshot, diagnosis).status.by(plugin.name)
+    except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
+        return _raised(plugin, "PostFilter", error)
+
+
+def ask_score(
+    plugin: api.ScorePlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices
+) -> tuple[Status, NDArray[np.int64]]:
+    """Normalised score of one plugin for `rows`; anything outside 0..100 is an Error."""
+    none = np.zeros(0, dtype=np.int64)
+    try:
+        scores: NDArray[Any] = plugin.normalize(state, pod, plugin.score_nodes(state, pod, snapshot, rows))
+    except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
+        return _raised(plugin, "Score", error), none
+    if len(scores) != len(rows):
+        return failed(f"plugin {plugin.name} scored {len(scores)} nodes, asked for {len(rows)}").by(plugin.name), none
+    bad = np.flatnonzero(~((scores >= 0) & (scores <= api.MAX_SCORE)))
+    if len(bad):
+        value, where = scores[bad[0]], snapshot.names[rows[bad[0]]]
+        text = f"plugin {plugin.name} gave node {where} the score {value}; it must be 0 to {api.MAX_SCORE}"
+        return failed(text).by(plugin.name), none
+    return SUCCESS, scores.astype(np.int64)
+
+
+def join(first: Status, second: Status) -> Status:
+    """Two refusals as one: all reasons, the code of the stricter, signed by the first."""
+    strict = second.code if second.code is Code.UNRESOLVABLE else first.code
+    return Status(strict, first.parts + second.parts, first.plugin)
+
+
+def registrations_of(plugins: Sequence[api.Plugin]) -> Mapping[str, Sequence[Registration]]:
+    """Events by plugin.
+
+    A plugin that does not say is registered for everything. One that registers node additions without taint
+    changes gets these too: a new node may be tainted first and become usable only when the taint goes.
+    """
+    result: dict[str, Sequence[Registration]] = {}
+    for plugin in plugins:
+        if not isinstance(plugin, api.EnqueueExtensions):
+            result[plugin.name] = (Registration(ALL_EVENTS),)
+            continue
+        given = list(plugin.events_to_register())
+        actions = [r.event.action for r in given if r.event.resource == NODE]
+        if any(action & Action.ADD for action in actions) and not any(
+            action & Action.UPDATE_NODE_TAINT for action in actions
+        ):
+            given.append(Registration(ClusterEvent(NODE, Action.UPDATE_NODE_TAINT)))
+        result[plugin.name] = tuple(given)
+    return result

@@ -1,0 +1,233 @@
+"""Extension points. A plugin is one class that subclasses those it takes part in, and knows nothing of its host.
+
+Filter and Score come in two forms with one meaning: columnar (all nodes in one numpy operation over the snapshot) and
+per node. Each form answers for the other, so a host may ask either.
+
+Order of a cycle: PreFilter, Filter, (PostFilter if nothing fits), PreScore, Score, NormalizeScore, Reserve, PreBind,
+Bind, PostBind. Source: Kubernetes scheduling framework, 1.35.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_plugins.framework.diagnosis import Diagnosis
+from scheduler_plugins.framework.events import Registration
+from scheduler_plugins.framework.node_info import NodeInfo
+from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.queued import QueuedPod
+from scheduler_plugins.framework.snapshot import Column, Indices, Interned, Snapshot
+from scheduler_plugins.framework.state import CycleState
+from scheduler_plugins.framework.status import SUCCESS, Status
+from scheduler_plugins.framework.verdicts import Verdicts
+
+MAX_SCORE: Final = 100
+
+
+class Plugin(ABC):
+    """Base of all plugins."""
+
+    name: ClassVar[str]
+    """Unique name, as it stands in configuration, metrics and messages."""
+
+    def columns(self) -> Sequence[Column]:
+        """Numbers of each node that the snapshot should keep for this plugin."""
+        return ()
+
+    def interned(self) -> Sequence[Interned]:
+        """Values of each node that the snapshot should keep for this plugin."""
+        return ()
+
+
+class EnqueueExtensions(ABC):
+    """Says which cluster events may make a pod fit that this plugin refused.
+
+    A plugin without it is taken to be helped by every event, which costs needless attempts.
+    """
+
+    @abstractmethod
+    def events_to_register(self) -> Sequence[Registration]:
+        """Events and how to judge them."""
+
+
+class PreEnqueuePlugin(Plugin):
+    """Keeps pods out of the queue; a pod so kept is gated, and makes no attempts."""
+
+    @abstractmethod
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        """Success lets the pod in; anything else gates it."""
+
+
+class QueueSortPlugin(Plugin):
+    """Orders the pods that are ready for an attempt; a host has exactly one."""
+
+    @abstractmethod
+    def sort_key(self, queued: QueuedPod) -> tuple[Any, ...]:
+        """The pod with the least key goes first. May use only what is fixed while the pod stays in the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreFilterResult:
+    """Answer of a PreFilter: `nodes` narrows the search to these names; None narrows nothing."""
+
+    status: Status = SUCCESS
+    nodes: frozenset[str] | None = None
+
+
+class PreFilterExtensions(ABC):
+    """Lets a what-if question add or remove one pod of a node in the plugin's own state."""
+
+    @abstractmethod
+    def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
+        """`added` is taken to be on `node`."""
+
+    @abstractmethod
+    def remove_pod(self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo) -> Status:
+        """`removed` is taken to be gone from `node`."""
+
+
+class PreFilterPlugin(Plugin):
+    """Looks at the pod before any node is judged: computes what Filter needs, or refuses the pod as a whole."""
+
+    @abstractmethod
+    def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:
+        """Skip leaves this plugin's Filter and extensions out of the cycle."""
+
+
+class FilterPlugin(Plugin):
+    """Judges nodes, columnar form."""
+
+    @abstractmethod
+    def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:
+        """Verdict on each node of `rows` (rows of the snapshot), in that order."""
+
+    def filter_node(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, row: int) -> Status:
+        """The same verdict on one node."""
+        verdicts = self.filter_nodes(state, pod, snapshot, np.array([row], dtype=np.intp))
+        return verdicts.status(0).by(self.name)
+
+
+class NodeFilterPlugin(FilterPlugin):
+    """Judges nodes one by one."""
+
+    @abstractmethod
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        """Success, or a refusal with its reasons."""
+
+    def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:
+        """Asks `filter` for each node."""
+        return Verdicts.of([self.filter(state, pod, snapshot.nodes[row]) for row in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class PostFilterResult:
+    """Answer of a PostFilter; Success means that it made room and a later attempt may succeed."""
+
+    status: Status
+
+
+class PostFilterPlugin(Plugin):
+    """Runs when no node fits, and may make room."""
+
+    @abstractmethod
+    def post_filter(
+        self, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis
+    ) -> PostFilterResult:
+        """Unschedulable lets the next plugin try; Success, unresolvable and Error end the search."""
+
+
+class PreScorePlugin(Plugin):
+    """Computes what Score needs, once a cycle."""
+
+    @abstractmethod
+    def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:
+        """Skip leaves this plugin's Score out of the cycle; any other answer but Success is an error."""
+
+
+class ScorePlugin(Plugin):
+    """Rates the nodes that fit, columnar form."""
+
+    @abstractmethod
+    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:
+        """Raw score of each node of `rows`, in that order. Higher is better after `normalize`."""
+
+    def normalize(self, state: CycleState, pod: PodInfo, scores: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
+        """Bring raw scores of one cycle to 0..100; the default takes them to be there already."""
+        return scores
+
+
+class NodeScorePlugin(ScorePlugin):
+    """Rates nodes one by one."""
+
+    @abstractmethod
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> float:
+        """Raw score of one node."""
+
+    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:
+        """Asks `score` for each node."""
+        return np.array([self.score(state, pod, snapshot.nodes[row]) for row in rows], dtype=np.float64)
+
+
+class ReservePlugin(Plugin):
+    """Keeps books of its own about placements that are under way."""
+
+    @abstractmethod
+    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> Status:
+        """Book the placement; anything but Success undoes the cycle."""
+
+    @abstractmethod
+    def unreserve(self, state: CycleState, pod: PodInfo, node_name: str) -> None:
+        """Undo `reserve`. Called also where `reserve` never ran, and possibly twice: must be idempotent."""
+
+
+class PreBindPlugin(Plugin):
+    """Prepares the node or the pod just before binding."""
+
+    @abstractmethod
+    def pre_bind(self, state: CycleState, pod: PodInfo, node_name: str) -> Status:
+        """Anything but Success undoes the placement."""
+
+
+class BindPlugin(Plugin):
+    """Tells the API server where the pod goes."""
+
+    @abstractmethod
+    def bind(self, state: CycleState, pod: PodInfo, node_name: str) -> Status:
+        """Skip leaves it to the next plugin."""
+
+
+class PostBindPlugin(Plugin):
+    """Told of each placement that succeeded."""
+
+    @abstractmethod
+    def post_bind(self, state: CycleState, pod: PodInfo, node_name: str) -> None:
+        """Informational; cannot undo anything."""
+
+
+def default_normalize(scores: NDArray[Any], *, reverse: bool = False) -> NDArray[np.int64]:
+    """Scale so that the largest raw score becomes 100, in whole numbers; `reverse` makes the smallest the best.
+
+    All zero stays zero, or becomes 100 when reversed, as in the stock scheduler.
+    """
+    raw = scores.astype(np.int64)
+    largest = int(raw.max()) if len(raw) else 0
+    if largest == 0:
+        return np.full(len(raw), MAX_SCORE, dtype=np.int64) if reverse else raw
+    scaled = raw * MAX_SCORE // largest
+    return MAX_SCORE - scaled if reverse else scaled
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What a host lends its plugins. `wall_seconds` is the reader's clock (seconds since the epoch)."""
+
+    wall_seconds: Callable[[], float]
+    bind: Callable[[PodInfo, str], Status]
+    cpu_resource: str
+    memory_resource: str

@@ -1,0 +1,67 @@
+"""CycleState: what the plugins of one scheduling cycle remember between extension points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StateKey(Generic[T]):
+    """Names one value of type T in the state; `name` is `PluginName/what`, unique over all plugins."""
+
+    name: str
+
+
+@runtime_checkable
+class Clonable(Protocol):
+    """A value that changes within a cycle and therefore must be copied with the state."""
+
+    def clone(self) -> Clonable:
+        """A copy that shares nothing mutable."""
+        ...
+
+
+class StateMissing(KeyError):
+    """Nothing was written under the key: the plugin's earlier extension point did not run."""
+
+    def __str__(self) -> str:
+        return f"cycle state has no {self.args[0]!r}; the extension point that writes it did not run"
+
+
+class CycleState:
+    """Typed values of one cycle, and which plugins take no further part in it."""
+
+    __slots__ = ("_values", "skip_filter", "skip_score")
+
+    def __init__(self) -> None:
+        self._values: dict[str, object] = {}
+        self.skip_filter: frozenset[str] = frozenset()
+        self.skip_score: frozenset[str] = frozenset()
+
+    def write(self, key: StateKey[T], value: T) -> None:
+        """Set the value under `key`."""
+        self._values[key.name] = value
+
+    def read(self, key: StateKey[T]) -> T:
+        """Value under `key`. Raises StateMissing."""
+        if key.name not in self._values:
+            raise StateMissing(key.name)
+        value: T = self._values[key.name]  # type: ignore[assignment]  # written under the same typed key
+        return value
+
+    def delete(self, key: StateKey[T]) -> None:
+        """Forget the value under `key`, if any."""
+        self._values.pop(key.name, None)
+
+    def clone(self) -> CycleState:
+        """A copy for what-if questions: values that can clone themselves are copied, all others are shared."""
+        copy = CycleState()
+        copy._values = {
+            name: value.clone() if isinstance(value, Clonable) else value for name, value in self._values.items()
+        }
+        copy.skip_filter = self.skip_filter
+        copy.skip_score = self.skip_score
+        return copy

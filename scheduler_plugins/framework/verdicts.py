@@ -1,0 +1,48 @@
+"""Verdicts: what one Filter says about many nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_plugins.framework.snapshot import Bools
+from scheduler_plugins.framework.status import SUCCESS, Code, Reason, Status
+
+Codes = NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """One code a node, in the order asked. `explain(i)` is called only for a refused node, and only if somebody asks.
+
+    `error` is what went wrong on a node whose code is ERROR.
+    """
+
+    codes: Codes
+    explain: Callable[[int], tuple[Reason, ...]]
+    error: BaseException | None = None
+
+    @classmethod
+    def of(cls, statuses: Sequence[Status]) -> Verdicts:
+        """From one status a node."""
+        codes = np.fromiter((status.code for status in statuses), dtype=np.int8, count=len(statuses))
+        error = next((status.error for status in statuses if status.error is not None), None)
+        return cls(codes, lambda i: statuses[i].parts, error)
+
+    @classmethod
+    def where(
+        cls, refused: Bools, code: Code | NDArray[np.int8], explain: Callable[[int], tuple[Reason, ...]]
+    ) -> Verdicts:
+        """`code` (one, or one a node) where `refused`, Success elsewhere."""
+        codes = np.where(refused, code, np.int8(Code.SUCCESS)).astype(np.int8)
+        return cls(codes, explain)
+
+    def status(self, i: int) -> Status:
+        """The verdict on the i-th node that was asked about."""
+        code = Code(int(self.codes[i]))
+        if code is Code.SUCCESS:
+            return SUCCESS
+        return Status(code, self.explain(i), error=self.error if code is Code.ERROR else None)

@@ -1,0 +1,30 @@
+"""The scheduler daemon: settings in, exit code out."""
+
+from __future__ import annotations
+
+from scheduler_plugins.host import SchedulerHost
+from scheduler_plugins.plugins import default_registry
+from scheduler_plugins.settings import SchedulerSettings
+from slacktide.cluster import connect
+from slacktide.observe import Daemon, run_daemon
+
+_ABOUT = "Places pods whose spec.schedulerName names it; best-effort pods by the forecast of each node."
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the scheduler until SIGTERM or SIGINT; 0 after a clean stop, 2 for settings that cannot be used."""
+    return run_daemon("scheduler", SchedulerSettings, _body, argv, about=_ABOUT)
+
+
+def _body(daemon: Daemon[SchedulerSettings]) -> int:
+    client = connect(daemon.settings.cluster, user_agent="slacktide-scheduler")
+    host = SchedulerHost(daemon.settings, client, default_registry(), daemon.registry, daemon.health, daemon.stop.event)
+    host.start()
+    try:
+        while not daemon.stop.wait():
+            # A reload ended the wait; nothing of the scheduler itself changes while it runs.
+            continue
+    finally:
+        host.shut_down()
+        client.close()
+    return 0

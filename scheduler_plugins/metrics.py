@@ -1,0 +1,195 @@
+"""Metrics under kube-scheduler's names and labels, so that its dashboards read ours, and a few of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from scheduler_plugins.framework.cache import CacheSize
+from slacktide.observe import get_logger
+
+_log = get_logger("scheduler.metrics")
+
+
+def _exponential(start: float, factor: float, count: int) -> list[float]:
+    return [start * factor**i for i in range(count)]
+
+
+_ATTEMPT_BUCKETS: Final = _exponential(0.001, 2, 15)
+_SLI_BUCKETS: Final = _exponential(0.01, 2, 20)
+_POINT_BUCKETS: Final = _exponential(0.0001, 2, 12)
+_MOST_ATTEMPTS: Final = 15
+
+
+class SchedulerMetrics:
+    """What one scheduler process counts; also the observer of its framework and its queue."""
+
+    def __init__(self, registry: CollectorRegistry, profile: str) -> None:
+        self._registry = registry
+        self._profile = profile
+        self._attempts = Counter(
+            "scheduler_schedule_attempts",
+            "Attempts to schedule pods, by result: scheduled, unschedulable (no node fits) or error.",
+            ["result", "profile"],
+            registry=registry,
+        )
+        self._attempt_seconds = Histogram(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "Time from Pop to the binding or the refusal.",
+            ["result", "profile"],
+            buckets=_ATTEMPT_BUCKETS,
+            registry=registry,
+        )
+        self._algorithm_seconds = Histogram(
+            "scheduler_scheduling_algorithm_duration_seconds",
+            "Time to find a node for a pod.",
+            buckets=_ATTEMPT_BUCKETS,
+            registry=registry,
+        )
+        self._sli_seconds = Histogram(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "Time from the first attempt's readiness to the binding, by number of attempts.",
+            ["attempts"],
+            buckets=_SLI_BUCKETS,
+            registry=registry,
+        )
+        self._pod_attempts = Histogram(
+            "scheduler_pod_scheduling_attempts",
+            "Attempts that a scheduled pod took.",
+            buckets=_exponential(1, 2, 5),
+            registry=registry,
+        )
+        self._incoming = Counter(
+            "scheduler_queue_incoming_pods",
+            "Pods that entered a scheduling queue, by event.",
+            ["queue", "event"],
+            registry=registry,
+        )
+        self._point_seconds = Histogram(
+            "scheduler_framework_extension_point_duration_seconds",
+            "Time of all plugins of one extension point.",
+            ["extension_point", "status", "profile"],
+            buckets=_POINT_BUCKETS,
+            registry=registry,
+        )
+        self._evaluations = Counter(
+            "scheduler_plugin_evaluation",
+            "How often a plugin was asked.",
+            ["plugin", "extension_point", "profile"],
+            registry=registry,
+        )
+        self._bind_outcomes = Counter(
+            "slacktide_scheduler_binds",
+            "Bindings by outcome: bound, elsewhere (another scheduler was first), gone, failed.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._hint_errors = Counter(
+            "slacktide_scheduler_hint_errors",
+            "Queueing hints that raised; the event was taken to help.",
+            ["plugin"],
+            registry=registry,
+        )
+
+    def attempted(self, result: str, seconds: float) -> None:
+        """An attempt ended; result is scheduled, unschedulable or error."""
+        self._attempts.labels(result, self._profile).inc()
+        self._attempt_seconds.labels(result, self._profile).observe(seconds)
+
+    def found(self, seconds: float) -> None:
+        """A node was looked for."""
+        self._algorithm_seconds.observe(seconds)
+
+    def scheduled(self, attempts: int, since_ready: float | None) -> None:
+        """A pod was bound after that many attempts."""
+        self._pod_attempts.observe(attempts)
+        if since_ready is not None:
+            label = str(attempts) if attempts < _MOST_ATTEMPTS else f"{_MOST_ATTEMPTS}+"
+            self._sli_seconds.labels(label).observe(since_ready)
+
+    def bound(self, outcome: str) -> None:
+        """A binding ended."""
+        self._bind_outcomes.labels(outcome).inc()
+
+    def extension_point(self, point: str, status: str, seconds: float) -> None:
+        """An extension point ran once."""
+        self._point_seconds.labels(point, status, self._profile).observe(seconds)
+
+    def evaluated(self, plugin: str, point: str) -> None:
+        """A plugin was asked."""
+        self._evaluations.labels(plugin, point, self._profile).inc()
+
+    def incoming(self, queue: str, event: str) -> None:
+        """A pod entered a queue."""
+        self._incoming.labels(queue, event).inc()
+
+    def hint_failed(self, plugin: str, event: str, error: Exception) -> None:
+        """A queueing hint raised."""
+        self._hint_errors.labels(plugin).inc()
+        _log.error("queueing hint failed", plugin=plugin, cluster_event=event, error=repr(error))
+
+    def watch(self, queue: QueueFigures, cache: CacheFigures) -> None:
+        """Read queue and cache at each scrape."""
+        self._registry.register(_Depths(queue, cache, self._profile))
+
+
+class QueueFigures(Protocol):
+    """Counts of a queue."""
+
+    def counts(self) -> dict[str, int]:
+        """Pods by queue."""
+        ...
+
+    def unschedulable_by_plugin(self) -> dict[str, int]:
+        """Pods by the plugin that refused them."""
+        ...
+
+    def in_flight_counts(self) -> dict[str, int]:
+        """Kept events by label."""
+        ...
+
+
+class CacheFigures(Protocol):
+    """Counts of a cache."""
+
+    def size(self) -> CacheSize:
+        """Nodes, pods, assumed pods."""
+        ...
+
+
+class _Depths(Collector):
+    """Gauges that are read, never counted up and down, so that they cannot drift or go below zero."""
+
+    def __init__(self, queue: QueueFigures, cache: CacheFigures, profile: str) -> None:
+        self._queue = queue
+        self._cache = cache
+        self._profile = profile
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Current figures."""
+        pending = GaugeMetricFamily("scheduler_pending_pods", "Pods that wait, by queue.", labels=["queue"])
+        for queue, count in self._queue.counts().items():
+            pending.add_metric([queue], count)
+        yield pending
+        refused = GaugeMetricFamily(
+            "scheduler_unschedulable_pods", "Waiting pods that a plugin refused.", labels=["plugin", "profile"]
+        )
+        for plugin, count in self._queue.unschedulable_by_plugin().items():
+            refused.add_metric([plugin, self._profile], count)
+        yield refused
+        kept = GaugeMetricFamily(
+            "scheduler_inflight_events", "Events kept for pods in flight; these count as PodPopped.", labels=["event"]
+        )
+        for event, count in self._queue.in_flight_counts().items():
+            kept.add_metric([event], count)
+        yield kept
+        size = self._cache.size()
+        sizes = GaugeMetricFamily("scheduler_cache_size", "Objects in the scheduler cache.", labels=["type"])
+        sizes.add_metric(["nodes"], size.nodes)
+        sizes.add_metric(["pods"], size.pods)
+        sizes.add_metric(["assumed_pods"], size.assumed_pods)
+        yield sizes

@@ -1,0 +1,73 @@
+"""UnsupportedPods: refuses what this scheduler cannot judge, rather than to bind it wrongly.
+
+A pod that needs what is not judged here (claims for volumes or devices, required pod affinity, hard topology
+spread) waits with a reason that names it. Requests that cannot be read are refused for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from scheduler_plugins.framework.events import UNSCHEDULABLE_POD, Action, ClusterEvent, Hint, Registration
+from scheduler_plugins.framework.interfaces import EnqueueExtensions, PreFilterPlugin, PreFilterResult
+from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.snapshot import Snapshot
+from scheduler_plugins.framework.state import CycleState
+from scheduler_plugins.framework.status import SKIP, unresolvable
+from scheduler_plugins.plugins.hints import pod_of
+
+_HARMLESS_VOLUMES: Final = frozenset(
+    {"name", "emptyDir", "configMap", "secret", "hostPath", "projected", "downwardAPI", "nfs", "gitRepo", "image"}
+)
+"""Volume sources that put no demand on where the pod runs, and the field that names the volume."""
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def unsupported(pod: PodInfo) -> tuple[str, ...]:
+    """What of `pod` this scheduler cannot judge, in words; empty for a pod that it can."""
+    spec = pod.pod.spec
+    found = []
+    if pod.problem:
+        found.append(f"cannot read {pod.problem}")
+    kinds = sorted({kind for volume in spec.volumes for kind in volume if kind not in _HARMLESS_VOLUMES})
+    if kinds:
+        found.append(f"volumes of kind {', '.join(kinds)} are not judged by this scheduler")
+    if spec.resource_claims:
+        found.append("resource claims are not judged by this scheduler")
+    affinity = spec.affinity or {}
+    found += [
+        f"required {kind} is not judged by this scheduler"
+        for kind in ("podAffinity", "podAntiAffinity")
+        if (affinity.get(kind) or {}).get(_REQUIRED)
+    ]
+    if any(c.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for c in spec.topology_spread_constraints):
+        found.append("topology spread constraints with DoNotSchedule are not judged by this scheduler")
+    return tuple(found)
+
+
+class UnsupportedPods(PreFilterPlugin, EnqueueExtensions):
+    """Refuses the pod as a whole."""
+
+    name = "UnsupportedPods"
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:  # noqa: ARG002  # part of the extension point
+        """Skip for pods that can be judged."""
+        found = unsupported(pod)
+        return PreFilterResult(unresolvable(*found) if found else SKIP)
+
+    def events_to_register(self) -> Sequence[Registration]:
+        """Only a change of the pod itself helps."""
+        return (Registration(ClusterEvent(UNSCHEDULABLE_POD, Action.UPDATE), self._own),)
+
+    @staticmethod
+    def _own(pod: PodInfo, _old: Any, new: Any) -> Hint:
+        changed = pod_of(new)
+        return Hint.QUEUE if changed.uid == pod.uid and not unsupported(changed) else Hint.SKIP
+
+
+def register(registry: Registry) -> None:
+    """Make the plugin known by its name."""
+    registry.register(UnsupportedPods.name, lambda _args, _handle: UnsupportedPods(), NoArgs)

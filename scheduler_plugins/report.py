@@ -1,0 +1,97 @@
+"""What people see of an attempt: the pod's condition and its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, Protocol
+
+from slacktide.cluster import PODS, Kind
+from slacktide.cluster.errors import ClusterError, NotFound
+from slacktide.objects import Pod, PodCondition, pod_key
+from slacktide.observe import get_logger
+
+_log = get_logger("scheduler.report")
+
+UNSCHEDULABLE: Final = "Unschedulable"
+SCHEDULER_ERROR: Final = "SchedulerError"
+EVENT_LIMIT: Final = 1024
+
+
+class StatusClient(Protocol):
+    """The call of the API client that reporting needs."""
+
+    def patch(
+        self,
+        kind: Kind[Pod],
+        name: str,
+        namespace: str | None,
+        body: dict[str, Any],
+        subresource: str | None = None,
+        patch_type: Literal["merge", "strategic", "json"] = "merge",
+    ) -> Pod:
+        """Change named fields of a pod."""
+        ...
+
+
+class Recorder(Protocol):
+    """Where events go."""
+
+    def record(self, involved: Pod, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+        """Queue an event."""
+        ...
+
+
+def scheduled_condition(pod: Pod) -> PodCondition | None:
+    """The condition PodScheduled of `pod`."""
+    return next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
+
+
+def condition_patch(pod: Pod, reason: str, message: str, now: float) -> dict[str, Any] | None:
+    """Patch that sets PodScheduled=False; None if the pod says so already.
+
+    lastTransitionTime moves only when the status does. `now` is seconds since the epoch.
+    """
+    current = scheduled_condition(pod)
+    if current is not None and (current.status, current.reason, current.message) == ("False", reason, message):
+        return None
+    since = current.last_transition_time if current is not None and current.status == "False" else None
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since or datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    return {"status": {"conditions": [condition]}}
+
+
+def event_text(message: str) -> str:
+    """`message` cut to what an event may carry."""
+    return message if len(message) <= EVENT_LIMIT else message[: EVENT_LIMIT - 3] + "..."
+
+
+class Reporter:
+    """Writes conditions and events; a failure to do so is logged and never ends an attempt."""
+
+    def __init__(self, client: StatusClient, recorder: Recorder, wall_seconds: Callable[[], float]) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._wall = wall_seconds
+
+    def scheduled(self, pod: Pod, node: str) -> None:
+        """The pod was bound."""
+        self._recorder.record(pod, "Normal", "Scheduled", f"Successfully assigned {pod_key(pod)} to {node}")
+
+    def failed(self, pod: Pod, reason: str, message: str) -> None:
+        """The attempt failed; `reason` is Unschedulable or SchedulerError."""
+        self._recorder.record(pod, "Warning", "FailedScheduling", event_text(message))
+        body = condition_patch(pod, reason, message, self._wall())
+        if body is None:
+            return
+        try:
+            self._client.patch(PODS, pod.metadata.name, pod.metadata.namespace, body, "status", "strategic")
+        except NotFound:
+            return
+        except ClusterError as error:
+            _log.warning("pod condition not written", pod=pod_key(pod), error=str(error))

@@ -1,0 +1,48 @@
+"""Settings of the scheduler: file, SLACKTIDE_SCHEDULER_* variables and flags (see slacktide.settings)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from scheduler_plugins.plugins import default_registry
+from slacktide import names
+from slacktide.settings import ClusterSettings, DaemonSettings, ResourceNames, Settings
+
+
+class ProfileSettings(Settings, frozen=True):
+    """Which plugins judge a pod, in order, and what their scores weigh."""
+
+    plugins: Annotated[list[str], Meta(min_length=1, description="enabled plugins in the order they are asked")] = (
+        msgspec.field(default_factory=lambda: list(default_registry().names()))
+    )
+    weights: Annotated[
+        dict[str, int], Meta(description="weight of the score of a plugin; one that is not named weighs 1")
+    ] = msgspec.field(default_factory=dict)
+
+
+class SchedulerSettings(DaemonSettings, frozen=True):
+    """How the scheduler finds its pods and places them."""
+
+    cluster: ClusterSettings = ClusterSettings()
+    resources: ResourceNames = ResourceNames()
+    profile: ProfileSettings = ProfileSettings()
+    scheduler_name: Annotated[str, Meta(min_length=1, description="places pods whose spec.schedulerName is this")] = (
+        names.SCHEDULER_NAME
+    )
+    identity: Annotated[
+        str,
+        Meta(
+            description="name in the leader lease; empty: host name and a random part. A fixed name lets a restarted "
+            "process lead at once; no two processes may share it"
+        ),
+    ] = ""
+    bind_workers: Annotated[int, Meta(ge=1, le=256, description="bindings that may be under way at once")] = 8
+    initial_backoff_seconds: Annotated[
+        float, Meta(ge=0.01, le=3600, description="wait of a pod after its first failed attempt")
+    ] = 1.0
+    maximum_backoff_seconds: Annotated[
+        float, Meta(ge=0, le=3600, description="longest wait after many failed attempts; 0 is none")
+    ] = 10.0
