@@ -1,0 +1,7 @@
+"""`python -m predictor`."""
+
+import sys
+
+from predictor.main import main
+
+sys.exit(main())

@@ -1,0 +1,116 @@
+"""What is in memory of every node: its newest sample, when it was heard of, and its recent use on the slot grid.
+
+Thread-safe: streams write, the forecast pass reads. The pass never waits for the disk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from predictor.history import Window
+from predictor.models.base import Floats
+from predictor.samples import Sample
+from predictor.slots import SLOT_SECONDS, SlotRing, slot_of
+
+_DAY_SECONDS: Final = 86400
+
+
+@dataclasses.dataclass(slots=True)
+class _Node:
+    column: int
+    latest: Sample | None = None
+    measured: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FleetView:
+    """All nodes at one moment; lists and columns run in the order of `names`.
+
+    cpu, memory  (slots, nodes) highest LS + SYSTEM use, millicores and bytes, oldest first, NaN = gap
+    latest       newest sample of each node, None when none came since the start
+    measured     monotonic time at which its window ended, None likewise
+    """
+
+    names: list[str]
+    cpu: Floats
+    memory: Floats
+    latest: list[Sample | None]
+    measured: list[float | None]
+
+    def covered_seconds(self) -> Floats:
+        """(nodes,) time with a CPU measurement inside the window, whole slots."""
+        counted: Floats = np.count_nonzero(~np.isnan(self.cpu), axis=0) * float(SLOT_SECONDS)
+        return counted
+
+
+class Fleet:
+    """Memory of the predictor over the last `window_days`. `on_news` is called when a node speaks after silence."""
+
+    def __init__(self, window_days: float, silence_seconds: float, on_news: Callable[[], None]) -> None:
+        slots = math.ceil(window_days * _DAY_SECONDS / SLOT_SECONDS) + 1
+        self._lock = threading.Lock()
+        self._cpu = SlotRing(slots)
+        self._memory = SlotRing(slots)
+        self._nodes: dict[str, _Node] = {}
+        self._free: list[int] = []
+        self._silence = silence_seconds
+        self._on_news = on_news
+
+    def observe(self, name: str, sample: Sample, measured: float) -> None:
+        """Take a sample whose window ended at monotonic time `measured`. Repeats and re-orders change nothing."""
+        with self._lock:
+            node = self._node(name)
+            slot = slot_of(sample.end_millis)
+            cpu, memory = sample.protected_cpu_max, sample.protected_memory_max
+            if cpu is not None:
+                self._cpu.observe(node.column, slot, cpu)
+            if memory is not None:
+                self._memory.observe(node.column, slot, memory)
+            news = node.measured is None or measured - node.measured > self._silence
+            if node.measured is None or measured > node.measured:
+                node.latest, node.measured = sample, measured
+        if news:
+            self._on_news()
+
+    def restore(self, window: Window) -> None:
+        """Take use that the history remembers; it brings no newest sample, so a node stays unheard of."""
+        with self._lock:
+            columns = np.asarray([self._node(name).column for name in window.names], dtype=np.int64)
+            if len(columns):
+                self._cpu.restore(columns[window.node], window.slot, window.cpu_millis)
+                self._memory.restore(columns[window.node], window.slot, window.memory_bytes)
+
+    def forget(self, name: str) -> None:
+        """Drop a node that is gone."""
+        with self._lock:
+            node = self._nodes.pop(name, None)
+            if node is not None:
+                self._cpu.clear(node.column)
+                self._memory.clear(node.column)
+                self._free.append(node.column)
+
+    def view(self, wall: float) -> FleetView:
+        """Everything at wall time `wall`, in seconds since the epoch."""
+        with self._lock:
+            columns = [node.column for node in self._nodes.values()]
+            now_slot = slot_of(int(wall * 1000))
+            return FleetView(
+                list(self._nodes),
+                self._cpu.matrix(columns, now_slot),
+                self._memory.matrix(columns, now_slot),
+                [node.latest for node in self._nodes.values()],
+                [node.measured for node in self._nodes.values()],
+            )
+
+    def _node(self, name: str) -> _Node:
+        node = self._nodes.get(name)
+        if node is None:
+            column = self._free.pop() if self._free else len(self._nodes)
+            node = self._nodes[name] = _Node(column)
+        return node

@@ -1,0 +1,185 @@
+"""The predictor daemon: ties ingest, history, forecast pass, leader election and the gRPC server together."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from predictor.board import Board
+from predictor.clock import SystemClock
+from predictor.fleet import Fleet
+from predictor.forecasting import Forecaster
+from predictor.history import open_history
+from predictor.ingest import Ingest, IngestRules
+from predictor.metrics import Metrics
+from predictor.models import UnknownModel, create
+from predictor.publisher import Publisher
+from predictor.service import RpcServer
+from predictor.settings import PredictorSettings
+from predictor.storage import set_aside
+from predictor.writer import Place, Writer, WriterRules
+from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, Informer, LeaderElector, connect
+from slacktide.errors import SettingsError
+from slacktide.names import SYSTEM_NAMESPACE
+from slacktide.objects import Node, Pod
+from slacktide.observe import Daemon, run_daemon
+
+LEASE_NAME: Final = "slacktide-predictor"
+ABOUT: Final = "Receives usage from the agents, forecasts the peak of each node and publishes what may be sold."
+
+_STALE_CACHE_SECONDS: Final = 180.0
+_STOP_SECONDS: Final = 3.0
+
+
+class ClusterObjects:
+    """Nodes and bound pods as two informers have them."""
+
+    def __init__(self, nodes: Informer[Node], pods: Informer[Pod]) -> None:
+        self._nodes = nodes
+        self._pods = pods
+
+    @property
+    def synced(self) -> bool:
+        """Whether both were listed once."""
+        return self._nodes.synced and self._pods.synced
+
+    def nodes(self) -> Iterable[Node]:
+        """All nodes."""
+        return self._nodes.items()
+
+    def pods(self) -> Iterable[Pod]:
+        """All pods that are bound to a node."""
+        return self._pods.items()
+
+    def problem(self) -> str | None:
+        """Why the caches cannot be trusted; None when they can."""
+        if not self.synced:
+            return "nodes and pods are not listed yet: the API server does not answer, or refuses"
+        age = max(self._nodes.age_seconds(), self._pods.age_seconds())
+        return f"the API server was last heard {age:.0f} s ago" if age > _STALE_CACHE_SECONDS else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Parts:
+    """Everything that runs, in the order it is started."""
+
+    writer: Writer
+    server: RpcServer
+    nodes: Informer[Node]
+    pods: Informer[Pod]
+    elector: LeaderElector
+    forecaster: Forecaster
+    client: Client
+
+    def start(self) -> None:
+        """Begin to serve: ingest first, because a sample that waits is a sample that may be lost."""
+        self.writer.start()
+        self.server.start()
+        self.nodes.start()
+        self.pods.start()
+        self.elector.start()
+        self.forecaster.start()
+
+    def stop(self) -> None:
+        """Stop publishing, then listening; last, what waits becomes durable."""
+        self.forecaster.stop()
+        self.elector.stop(_STOP_SECONDS)
+        closing = [threading.Thread(target=stop, daemon=True) for stop in (self.nodes.stop, self.pods.stop)]
+        for thread in closing:
+            thread.start()
+        self.server.stop(_STOP_SECONDS)
+        self.writer.stop(_STOP_SECONDS)
+        for thread in closing:
+            thread.join(_STOP_SECONDS)
+        self.client.close()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the predictor until it is told to stop; returns the exit code."""
+    return run_daemon("predictor", PredictorSettings, _body, argv, about=ABOUT)
+
+
+def _body(daemon: Daemon[PredictorSettings]) -> None:
+    parts = _assemble(daemon)
+    try:
+        parts.start()
+        daemon.stop.wait()
+    finally:
+        parts.stop()
+
+
+def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
+    settings = daemon.settings
+    clock = SystemClock()
+    metrics = Metrics(daemon.registry)
+    cluster_metrics = ClusterMetrics(daemon.registry)
+    try:
+        model = create(settings.model, settings.window_days)
+    except UnknownModel as error:
+        raise SettingsError([f"model: {error}"]) from error
+    waker = _Waker()
+    board = Board()
+    fleet = Fleet(settings.window_days, settings.stale_seconds, waker)
+    writer = _writer(settings, clock, metrics, fleet)
+
+    def rules() -> IngestRules:
+        now = daemon.settings
+        return IngestRules(now.max_skew_seconds, now.retention_days)
+
+    server = RpcServer(settings.listen, Ingest(writer, fleet, rules, clock, metrics), board)
+    client = connect(settings.cluster, user_agent="slacktide-predictor", metrics=cluster_metrics)
+    nodes = Informer(client, NODES, on_add=waker.tell, name="nodes", metrics=cluster_metrics)
+    pods = Informer(client, PODS, field_selector="spec.nodeName!=", name="pods", metrics=cluster_metrics)
+    identity = settings.identity or _identity(settings)
+    elector = LeaderElector(client, LEASE_NAME, SYSTEM_NAMESPACE, identity, waker, waker, metrics=cluster_metrics)
+    objects = ClusterObjects(nodes, pods)
+    forecaster = Forecaster(
+        fleet,
+        model,
+        board,
+        objects,
+        Publisher(client, settings.resources, clock, metrics),
+        lambda: elector.is_leader,
+        settings,
+        clock,
+        metrics,
+    )
+    waker.target = forecaster.wake
+    daemon.on_reload(forecaster.reload)
+    daemon.health.add_ready("history", writer.problem)
+    daemon.health.add_ready("grpc", server.problem)
+    daemon.health.add_ready("cluster", objects.problem)
+    daemon.health.add_ready("forecast", forecaster.problem)
+    return _Parts(writer, server, nodes, pods, elector, forecaster, client)
+
+
+def _writer(settings: PredictorSettings, clock: SystemClock, metrics: Metrics, fleet: Fleet) -> Writer:
+    place = Place(lambda: open_history(settings.history_dir), lambda: set_aside(settings.history_dir))
+    rules = WriterRules(settings.commit_seconds, settings.queue_samples, settings.retention_days, settings.window_days)
+    return Writer(place, rules, clock, metrics, fleet.restore)
+
+
+class _Waker:
+    """Asks for a forecast pass, once there is somebody to run it."""
+
+    def __init__(self) -> None:
+        self.target: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self.target is not None:
+            self.target()
+
+    def tell(self, _: object) -> None:
+        """The same, for callers that say what happened."""
+        self()
+
+
+def _identity(settings: PredictorSettings) -> str:
+    """Name in the lease. A history has one owner at a time, so a restarted predictor may go on with its own lease."""
+    place = hashlib.sha256(os.path.realpath(settings.history_dir).encode()).hexdigest()[:8]
+    return f"{socket.gethostname()}_{place}"

@@ -1,0 +1,227 @@
+"""The gRPC server: UsageService (ingest) and ForecastService (what is on the board), on one asyncio loop.
+
+The loop runs in a thread of its own; the rest of the daemon is plain threads and talks to it through the writer's
+queue, the fleet and the board.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from predictor.board import Board, Entry
+from predictor.ingest import Ingest, Resend
+from slacktide.errors import SettingsError
+from slacktide.forecast import Amount
+from slacktide.sockets import parse_listen, remove_socket, remove_stale_socket
+from slacktide.v1 import forecast_pb2, forecast_pb2_grpc, usage_pb2, usage_pb2_grpc
+
+_SETTING: Final = "listen"
+_START_SECONDS: Final = 10.0
+_GRACE_SECONDS: Final = 1.0
+
+OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    ("grpc.max_send_message_length", 4 * 1024 * 1024),
+    ("grpc.max_metadata_size", 16 * 1024),
+    # Agents ping through idle spells so that a dead peer is noticed; they may, but not faster than this.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # Two predictors on one port would each see half of the fleet.
+    ("grpc.so_reuseport", 0),
+)
+
+
+class UsageService(usage_pb2_grpc.UsageServiceServicer):
+    """Takes usage from the agents."""
+
+    def __init__(self, ingest: Ingest) -> None:
+        self._ingest = ingest
+
+    async def Report(  # noqa: N802 - named by the .proto
+        self, request_iterator: AsyncIterator[usage_pb2.ReportRequest], context: Any
+    ) -> AsyncIterator[usage_pb2.ReportResponse]:
+        """One stream; see `predictor.ingest`."""
+        try:
+            async for response in self._ingest.serve(request_iterator):
+                yield response
+        except Resend:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE,
+                "history can be written again: reconnect and send what was not acknowledged",
+            )
+
+
+class ForecastService(forecast_pb2_grpc.ForecastServiceServicer):
+    """Tells what is on the board."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    async def GetForecast(  # noqa: N802 - named by the .proto
+        self, request: forecast_pb2.GetForecastRequest, context: Any
+    ) -> forecast_pb2.GetForecastResponse:
+        """The newest forecast of one node."""
+        entry = self._board.get(request.node)
+        if entry is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no forecast of node {request.node!r}")
+            raise AssertionError("abort raises")
+        return forecast_pb2.GetForecastResponse(forecast=to_wire(entry))
+
+    async def WatchForecasts(  # noqa: N802 - named by the .proto
+        self,
+        request: forecast_pb2.WatchForecastsRequest,
+        context: Any,  # noqa: ARG002 - gRPC passes it
+    ) -> AsyncIterator[forecast_pb2.WatchForecastsResponse]:
+        """What stands, then every change; a reader that is slow gets the newest of each node."""
+        loop = asyncio.get_running_loop()
+        wanted = frozenset(request.nodes)
+        pending: dict[str, tuple[Entry, bool]] = {}
+        news = asyncio.Event()
+        sent: dict[str, Entry] = {}
+
+        def note(entry: Entry, removed: bool) -> None:
+            pending[entry.node] = (entry, removed)
+            news.set()
+
+        def listen(entry: Entry, removed: bool) -> None:
+            if (not wanted or entry.node in wanted) and not loop.is_closed():
+                loop.call_soon_threadsafe(note, entry, removed)
+
+        for entry in self._board.subscribe(listen):
+            if not wanted or entry.node in wanted:
+                note(entry, False)
+        try:
+            while True:
+                await news.wait()
+                news.clear()
+                batch = list(pending.values())
+                pending.clear()
+                for entry, removed in batch:
+                    if removed or _differs(entry, sent.get(entry.node)):
+                        sent[entry.node] = entry
+                        yield forecast_pb2.WatchForecastsResponse(forecast=to_wire(entry), removed=removed)
+        finally:
+            self._board.unsubscribe(listen)
+
+
+class RpcServer:
+    """The server in its thread."""
+
+    def __init__(self, listen: str, ingest: Ingest, board: Board) -> None:
+        self._listen = parse_listen(listen, _SETTING)
+        self._text = listen
+        self._usage = UsageService(ingest)
+        self._forecasts = ForecastService(board)
+        self._ready = threading.Event()
+        self._failed: str | None = None
+        self._bound = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
+        self.port = 0
+        """Port that was bound; 0 for a socket file."""
+
+    def start(self) -> None:
+        """Listen. Raises SettingsError when the address cannot be had."""
+        if self._listen.path:
+            remove_stale_socket(self._listen.path, _SETTING)
+        self._thread.start()
+        if not self._ready.wait(_START_SECONDS):
+            raise SettingsError([f"{_SETTING}: gRPC did not start at {self._text} within {_START_SECONDS:g} s"])
+        if self._failed is not None:
+            raise SettingsError([f"{_SETTING}: cannot listen at {self._text}: {self._failed}"])
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Refuse new calls, give those that run a moment, end."""
+        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_seconds)
+        if self._bound:
+            remove_socket(self._listen.path)
+
+    def problem(self) -> str | None:
+        """What is wrong with the server; None when it serves."""
+        if self._failed is not None:
+            return self._failed
+        return None if self._thread.is_alive() else "the gRPC server has ended"
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:  # noqa: BLE001 - the thread's one broad handler; readiness tells
+            self._failed = f"{type(error).__name__}: {error}"
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        server = grpc.aio.server(options=OPTIONS)
+        usage_pb2_grpc.add_UsageServiceServicer_to_server(self._usage, server)
+        forecast_pb2_grpc.add_ForecastServiceServicer_to_server(self._forecasts, server)
+        self._bind(server)
+        await server.start()
+        self._ready.set()
+        await self._stop.wait()
+        await server.stop(_GRACE_SECONDS)
+
+    def _bind(self, server: grpc.aio.Server) -> None:
+        if not self._listen.path:
+            host = self._listen.host or "::"
+            target = f"[{host}]:{self._listen.port}" if ":" in host else f"{host}:{self._listen.port}"
+            self.port = server.add_insecure_port(target)
+            return
+        # The file must never be open to others, not even between its creation and a chmod.
+        before = os.umask(0o177)
+        try:
+            server.add_insecure_port(f"unix:{self._listen.path}")
+        finally:
+            os.umask(before)
+        self._bound = True
+        os.chmod(self._listen.path, 0o600)
+
+
+def to_wire(entry: Entry) -> forecast_pb2.NodeForecast:
+    """An entry as the wire has it; what is not known stays absent."""
+    forecast = entry.forecast
+    return forecast_pb2.NodeForecast(
+        node=entry.node,
+        at_unix_millis=int(forecast.at * 1000),
+        ttl_millis=int(forecast.ttl_seconds * 1000),
+        horizon_seconds=int(entry.horizon_seconds),
+        peak=_resources(forecast.peak),
+        reclaimable=_resources(forecast.reclaimable),
+        capacity=_resources(forecast.terms.capacity),
+        reserve=_resources(forecast.terms.reserve),
+        now=_resources(forecast.terms.now),
+        sold=_resources(forecast.terms.sold),
+        published=_resources(entry.published or Amount()),
+        model=forecast.terms.model,
+        risk=forecast.terms.risk,
+        closed=forecast.closed,
+        note=forecast.terms.note,
+    )
+
+
+def _resources(amount: Amount) -> usage_pb2.Resources:
+    return usage_pb2.Resources(cpu_millis=amount.cpu_millis, memory_bytes=amount.memory_bytes)
+
+
+def _differs(new: Entry, sent: Entry | None) -> bool:
+    """Whether a reader must be told: anything but the time changed, or a third of the time to live has passed."""
+    if sent is None or new.published != sent.published:
+        return True
+    one, other = new.forecast, sent.forecast
+    aged = one.at - other.at >= other.ttl_seconds / 3
+    same = (one.reclaimable, one.terms, one.closed) == (other.reclaimable, other.terms, other.closed)
+    return aged or not same

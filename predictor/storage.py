@@ -1,0 +1,148 @@
+"""The DuckDB file below the history: opening, transactions, what its errors mean, setting a damaged one aside.
+
+Source: DuckDB documentation, "Concurrency" (one process owns the file) and "Configuration"; which message means what
+was found by damaging files on purpose (tests/predictor/test_history_damage.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import duckdb
+
+from slacktide.errors import SlacktideError, StateError
+
+FILE_NAME: Final = "history.duckdb"
+
+_CORRUPT_SIGNS: Final = (
+    "not a valid DuckDB database file",
+    "Corrupt database file",
+    "Could not read enough bytes",
+    "checksum",
+    "Failed to deserialize",
+    "Serialization Error",
+    "Failure while replaying WAL",
+)
+
+
+class HistoryError(SlacktideError):
+    """The history cannot be read or written now: no space, no right, a failing disk."""
+
+
+class HistoryCorrupt(HistoryError):
+    """The file is damaged and must be set aside."""
+
+
+class Connection(Protocol):
+    """The part of a DuckDB connection that is used; a test puts a failing one in its place."""
+
+    def execute(self, query: str, parameters: object = ..., /) -> duckdb.DuckDBPyConnection:
+        """Run one statement."""
+        ...
+
+    def register(self, view_name: str, python_object: object, /) -> duckdb.DuckDBPyConnection:
+        """Name a columnar object so that statements can read it."""
+        ...
+
+    def unregister(self, view_name: str, /) -> duckdb.DuckDBPyConnection:
+        """Forget it."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+def connect(path: str) -> duckdb.DuckDBPyConnection:
+    """Open or create the file. Raises StateError when it is in use or newer, else HistoryError or HistoryCorrupt."""
+    try:
+        return duckdb.connect(
+            path,
+            config={
+                "threads": 2,
+                "memory_limit": "512MB",
+                # Nothing is ever fetched or loaded behind the operator's back.
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            },
+        )
+    except duckdb.Error as error:
+        text = _first_line(error)
+        if "Could not set lock" in text:
+            raise StateError(f"{path} is in use by another process; stop it or choose another --history-dir") from error
+        if "version number" in text:
+            raise StateError(f"{path} was written by a newer version: {text}; upgrade Slacktide") from error
+        raise translate(error, path) from error
+
+
+def set_aside(directory: str) -> str:
+    """Rename a damaged history so that a new one can begin; returns the new path. Raises HistoryError."""
+    path = os.path.join(directory, FILE_NAME)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    target = f"{path}.corrupt-{stamp}"
+    number = 1
+    while os.path.exists(target):
+        number += 1
+        target = f"{path}.corrupt-{stamp}-{number}"
+    try:
+        os.rename(path, target)
+        if os.path.exists(path + ".wal"):
+            os.rename(path + ".wal", target + ".wal")
+    except OSError as error:
+        raise HistoryError(f"{path} is damaged and cannot be set aside: {error.strerror}") from error
+    return target
+
+
+class Transaction:
+    """One transaction; errors of DuckDB leave as HistoryError and nothing is changed then."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        with readable():
+            self._connection.execute("BEGIN")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            with readable():
+                self._connection.execute("COMMIT")
+            return
+        # The statement that failed may have ended the transaction already; the first error is the one that tells.
+        with contextlib.suppress(duckdb.Error):
+            self._connection.execute("ROLLBACK")
+        if isinstance(error, duckdb.Error):
+            raise translate(error, "history") from error
+
+
+class readable:  # noqa: N801 - reads as a statement
+    """Turns errors of DuckDB into HistoryError."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, duckdb.Error):
+            raise translate(error, "history") from error
+
+
+def translate(error: duckdb.Error, where: str) -> HistoryError:
+    """What an error of DuckDB means here."""
+    text = _first_line(error)
+    if any(sign in text for sign in _CORRUPT_SIGNS) or isinstance(error, duckdb.InternalException):
+        return HistoryCorrupt(f"{where} is damaged: {text}")
+    return HistoryError(f"{where}: {text}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def number(connection: Connection, query: str, parameters: Sequence[int] = ()) -> int:
+    """The one number that `query` answers. All rows are fetched: an unfinished result blocks the connection."""
+    rows = connection.execute(query, list(parameters)).fetchall()
+    return int(rows[0][0]) if rows else 0

@@ -1,0 +1,294 @@
+"""The one thread that writes history: samples of all streams become durable together (group commit).
+
+A batch waits at most `commit_seconds` for others, then one transaction stores all of them and each is told. When the
+disk says no, nothing is acknowledged, the reason stands in readiness and log, and the file is opened again after a
+growing pause; forecasting goes on with what is in memory.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from predictor.clock import Clock, Instant
+from predictor.history import Appended, Batch, Sizes, Window
+from predictor.metrics import Metrics
+from predictor.slots import SLOT_SECONDS
+from predictor.storage import HistoryCorrupt, HistoryError
+from slacktide.errors import StateError
+from slacktide.observe import get_logger
+
+log = get_logger("predictor.writer")
+
+MAX_COMMIT_SAMPLES: Final = 10_000
+FOLD_LAG_SECONDS: Final = 60
+"""A slot is folded this long after its end, so that samples on their way still count in one piece."""
+
+_MAINTAIN_SECONDS: Final = 30.0
+_PRUNE_SECONDS: Final = 3600.0
+_FIRST_PAUSE_SECONDS: Final = 1.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+_DAY_SECONDS: Final = 86400
+
+
+class Store(Protocol):
+    """The history as the writer uses it."""
+
+    def append(self, batches: list[Batch], /) -> Appended:
+        """Store durably."""
+        ...
+
+    def fold(self, before_millis: int, /) -> int:
+        """Fold past slots."""
+        ...
+
+    def prune(self, before_millis: int, /) -> None:
+        """Remove what is too old."""
+        ...
+
+    def window(self, since_millis: int, /) -> Window:
+        """Recent use of all nodes."""
+        ...
+
+    def sizes(self) -> Sizes:
+        """Rows and bytes."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where the history is: how to open it, and how to set a damaged one aside (returns its new path)."""
+
+    open: Callable[[], Store]
+    set_aside: Callable[[], str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WriterRules:
+    """How long samples gather, how many may wait, how long history and model window are."""
+
+    commit_seconds: float
+    queue_samples: int
+    retention_days: float
+    window_days: float
+
+
+@dataclasses.dataclass(slots=True)
+class _Waiting:
+    batch: Batch
+    done: Callable[[bool], None]
+
+
+class Writer:
+    """Owns the history. `start` opens it, `submit` may be called from any thread, `stop` writes what waits."""
+
+    def __init__(
+        self,
+        place: Place,
+        rules: WriterRules,
+        clock: Clock,
+        metrics: Metrics,
+        on_window: Callable[[Window], None],
+    ) -> None:
+        self._place = place
+        self._rules = rules
+        self._clock = clock
+        self._metrics = metrics
+        self._on_window: Callable[[Window], None] | None = on_window
+        self._store: Store | None = None
+        self._problem: str | None = "history is not open yet"
+        self._pause = _FIRST_PAUSE_SECONDS
+        self._retry_at = 0.0
+        self._maintain_at = 0.0
+        self._prune_at = 0.0
+        self._wake = threading.Condition()
+        self._queue: collections.deque[_Waiting] = collections.deque()
+        self._samples = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="history-writer", daemon=True)
+
+    def start(self) -> None:
+        """Open the history, hand its window on, and begin.
+
+        Raises StateError when the directory must not be used. A disk that says no is only noted: it is tried again.
+        """
+        self._open(self._clock.now())
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Write what waits, close the file; False when that took longer than `timeout_seconds`."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def submit(self, batch: Batch, done: Callable[[bool], None]) -> bool:
+        """Queue `batch`; False when the queue is full or closed.
+
+        `done` is called once, on the writer's thread: True when the batch is durable, False when it is not.
+        A batch larger than the whole queue is taken when the queue is empty.
+        """
+        with self._wake:
+            full = self._samples + len(batch.samples) > self._rules.queue_samples
+            if self._stopping or (full and self._queue):
+                return False
+            self._queue.append(_Waiting(batch, done))
+            self._samples += len(batch.samples)
+            self._metrics.waiting.set(self._samples)
+            self._wake.notify()
+        return True
+
+    def problem(self) -> str | None:
+        """Why samples do not become durable; None when they do."""
+        return self._problem
+
+    def _run(self) -> None:
+        while True:
+            waiting = self._gather()
+            if waiting:
+                self._commit(waiting)
+            self._maintain()
+            with self._wake:
+                if self._stopping and not self._queue:
+                    break
+        if self._store is not None:
+            self._store.close()
+
+    def _gather(self) -> list[_Waiting]:
+        with self._wake:
+            self._wake.wait_for(lambda: self._queue or self._stopping, timeout=1.0)
+            if self._queue and not self._stopping:
+                self._wake.wait_for(self._enough, timeout=self._rules.commit_seconds)
+            taken: list[_Waiting] = []
+            count = 0
+            while self._queue and count < MAX_COMMIT_SAMPLES:
+                taken.append(self._queue.popleft())
+                count += len(taken[-1].batch.samples)
+            self._samples -= count
+            self._metrics.waiting.set(self._samples)
+            return taken
+
+    def _enough(self) -> bool:
+        return self._stopping or self._samples >= min(MAX_COMMIT_SAMPLES, self._rules.queue_samples)
+
+    def _commit(self, waiting: list[_Waiting]) -> None:
+        durable = False
+        # The one broad handler: the writer must outlive any one batch.
+        try:
+            durable = self._append([item.batch for item in waiting])
+        except Exception as error:
+            log.exception("writing samples failed")
+            self._close()
+            self._note(f"samples are not durable: {type(error).__name__}: {error}", self._clock.now())
+        for item in waiting:
+            item.done(durable)
+
+    def _append(self, batches: list[Batch]) -> bool:
+        now = self._clock.now()
+        if self._store is None and now.monotonic >= self._retry_at:
+            self._reopen(now)
+        if self._store is None:
+            return False
+        try:
+            with self._metrics.commit_seconds.time():
+                appended = self._store.append(batches)
+        except HistoryError as error:
+            self._fail(error, now)
+            return False
+        self._metrics.samples.inc(appended.stored)
+        self._metrics.duplicates.inc(appended.duplicates)
+        self._healthy()
+        return True
+
+    def _maintain(self) -> None:
+        now = self._clock.now()
+        if self._store is None or now.monotonic < self._maintain_at:
+            return
+        self._maintain_at = now.monotonic + _MAINTAIN_SECONDS
+        try:
+            self._store.fold(int((now.wall - FOLD_LAG_SECONDS) * 1000))
+            if now.monotonic >= self._prune_at:
+                self._prune_at = now.monotonic + _PRUNE_SECONDS
+                self._store.prune(int((now.wall - self._rules.retention_days * _DAY_SECONDS) * 1000))
+            sizes = self._store.sizes()
+        except HistoryError as error:
+            self._fail(error, now)
+            return
+        self._metrics.history_rows.labels("samples").set(sizes.samples)
+        self._metrics.history_rows.labels("slots").set(sizes.slots)
+        self._metrics.history_bytes.set(sizes.file_bytes)
+
+    def _reopen(self, now: Instant) -> None:
+        try:
+            self._open(now)
+        except StateError as error:
+            self._note(str(error), now)
+
+    def _open(self, now: Instant) -> None:
+        try:
+            self._load(now)
+        except HistoryCorrupt as error:
+            self._set_aside(error, now)
+        except HistoryError as error:
+            self._fail(error, now)
+
+    def _load(self, now: Instant) -> None:
+        self._store = self._place.open()
+        if self._on_window is not None:
+            # One slot more than the model sees, so that the oldest one is whole.
+            since = now.wall - self._rules.window_days * _DAY_SECONDS - SLOT_SECONDS
+            self._on_window(self._store.window(int(since * 1000)))
+            self._on_window = None
+        if self._problem == "history is not open yet":
+            self._healthy()
+
+    def _set_aside(self, error: HistoryCorrupt, now: Instant) -> None:
+        self._close()
+        try:
+            path = self._place.set_aside()
+            log.error("history damaged, set aside; forecasting goes on without it", error=str(error), kept_as=path)
+            self._load(now)
+        except (HistoryError, StateError) as second:
+            self._close()
+            self._note(f"samples are not durable: {second}", now)
+
+    def _fail(self, error: HistoryError, now: Instant) -> None:
+        self._metrics.commit_failures.inc()
+        if isinstance(error, HistoryCorrupt) and self._store is not None:
+            self._set_aside(error, now)
+            return
+        self._close()
+        self._note(f"samples are not durable: {error}", now)
+
+    def _note(self, problem: str, now: Instant) -> None:
+        if problem != self._problem:
+            log.error("history unusable", problem=problem)
+        self._problem = problem
+        self._metrics.history_usable.set(0)
+        self._retry_at = now.monotonic + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+    def _healthy(self) -> None:
+        if self._problem is not None:
+            log.info("history usable")
+        self._problem = None
+        self._pause = _FIRST_PAUSE_SECONDS
+        self._metrics.history_usable.set(1)
+
+    def _close(self) -> None:
+        store, self._store = self._store, None
+        if store is None:
+            return
+        try:
+            store.close()
+        except HistoryError as error:
+            log.warning("closing the history failed", error=str(error))

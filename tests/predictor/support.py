@@ -1,0 +1,65 @@
+"""What the predictor's tests share."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from predictor.clock import Instant
+from predictor.samples import Sample
+
+WALL = 1_700_000_000.0
+WALL_MILLIS = int(WALL * 1000)
+
+
+class FakeClock:
+    """Time that only a test moves."""
+
+    def __init__(self):
+        self.monotonic = 1000.0
+        self.wall = WALL
+
+    def now(self):
+        return Instant(self.monotonic, self.wall)
+
+    def advance(self, seconds):
+        self.monotonic += seconds
+        self.wall += seconds
+
+
+def make_sample(sequence, end_millis=None, **values):
+    known = {
+        "window_millis": 1000,
+        "capacity_cpu": 32000,
+        "capacity_memory": 64 << 30,
+        "ls_cpu_mean": 3000,
+        "ls_cpu_max": 4000,
+        "ls_memory_mean": 1 << 30,
+        "ls_memory_max": 2 << 30,
+        "system_cpu_mean": 400,
+        "system_cpu_max": 500,
+        "system_memory_mean": 1 << 29,
+        "system_memory_max": 1 << 29,
+        "be_cpu_mean": 100,
+        "be_cpu_max": 200,
+        "be_memory_mean": 1 << 20,
+        "be_memory_max": 1 << 20,
+        "ls_requested_cpu": 8000,
+        "ls_requested_memory": 4 << 30,
+        "be_requested_cpu": 0,
+        "be_requested_memory": 0,
+        "ls_pressure": 0.01,
+        "be_quota": None,
+    }
+    end = WALL_MILLIS + sequence * 1000 if end_millis is None else end_millis
+    return Sample(sequence=sequence, end_millis=end, **{**known, **values})
+
+
+def eventually(condition, seconds=10.0):
+    """Wait until `condition()` is true; its value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s")
+        threading.Event().wait(0.01)
+    return value

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor.slots import SlotRing, slot_of
+
+
+def test_a_window_that_ends_on_the_edge_belongs_to_the_slot_before():
+    assert slot_of(300_000) == 0
+    assert slot_of(300_001) == 1
+    assert slot_of(1) == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(100, 140), st.floats(0, 100)), max_size=60),
+    st.integers(100, 145),
+)
+def test_ring_against_brute_force(observations, now):
+    size = 10
+    ring = SlotRing(size)
+    newest = -1
+    known = {}
+    for column, slot, value in observations:
+        if slot > newest - size:
+            known[slot, column] = max(value, known.get((slot, column), -1.0))
+            newest = max(newest, slot)
+    for column, slot, value in observations:
+        ring.observe(column, slot, value)
+    matrix = ring.matrix(list(range(13)), now)
+    assert matrix.shape == (size, 13)
+    for row, slot in enumerate(range(now - size + 1, now + 1)):
+        for column in range(13):
+            wanted = {s for s in (range(now, 200) if slot == now else [slot]) if s > newest - size}
+            values = [known[s, column] for s in wanted if (s, column) in known]
+            assert np.isnan(matrix[row, column]) if not values else matrix[row, column] == max(values)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), st.floats(0, 100)), min_size=1, max_size=60))
+def test_restoring_at_once_equals_observing_one_by_one_in_order(observations):
+    observations.sort(key=lambda item: item[1])
+    one, other = SlotRing(10), SlotRing(10)
+    for column, slot, value in observations:
+        one.observe(column, slot, value)
+    columns, slots, values = (np.array(part) for part in zip(*observations, strict=True))
+    other.restore(columns, slots, values.astype(float))
+    np.testing.assert_array_equal(one.matrix(range(6), 30), other.matrix(range(6), 30))
+
+
+def test_a_column_that_is_cleared_is_all_gaps():
+    ring = SlotRing(4)
+    ring.observe(0, 1, 5.0)
+    ring.observe(1, 1, 6.0)
+    ring.clear(0)
+    assert np.isnan(ring.matrix([0], 1)).all()
+    assert ring.matrix([1], 1)[-1, 0] == 6.0
