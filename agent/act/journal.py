@@ -1,0 +1,175 @@
+"""What the agent changed and what was there before: the memory that lets a restarted agent adopt or undo.
+
+An entry is (group, inode, knob) with the original and the applied value. A new entry is synced to disk *before* the
+first change of its knob. A change of an applied value is written before the change too, but not synced: only a
+crash of the machine could lose it, and that takes the cgroups with it (entries carry the boot id and are dropped
+after another boot).
+
+File: one JSON object {"format", "boot_id", "entries", "sum"}, replaced as a whole (temporary file, fsync, rename,
+fsync of the directory). A file that is torn, foreign or newer is set aside under another name and the agent starts
+without it: `lost` then tells the executor to take originals from what the kubelet's rules say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from agent.capabilities import Knob
+
+FORMAT: Final = 1
+FILE_NAME: Final = "journal.json"
+
+
+class Original(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a knob held before. `value` None is "no limit" for a quota; `weight` is what an idle group had."""
+
+    value: int | None = None
+    burst_us: int | None = None
+    weight: int | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One knob of one cgroup that is ours now. Units: quota in microseconds a period, idle 0 or 1, weight as is.
+
+    `before` is what the kernel held when `applied` was decided: a write that was refused, or an agent that died
+    between journal and write, leaves that value, and it is no one else's.
+    """
+
+    group: str
+    inode: int
+    knob: Knob
+    original: Original
+    applied: int
+    before: int | None = None
+
+    def explains(self, held: int | None) -> bool:
+        """Whether the kernel's value is ours."""
+        return held in (self.applied, self.before)
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    boot_id: str
+    entries: list[Entry]
+    sum: str
+
+
+Key = tuple[str, Knob]
+
+
+class Journal:
+    """Entries by (group, knob), kept on disk. One thread writes; `entries()` may be read by any (a new tuple each)."""
+
+    def __init__(self, directory: str, boot_id: str) -> None:
+        self._path = os.path.join(directory, FILE_NAME)
+        self._boot_id = boot_id
+        self._entries: dict[Key, Entry] = {}
+        self._all: tuple[Entry, ...] = ()
+        self.lost = False
+        self.problem = ""
+
+    def load(self) -> tuple[Entry, ...]:
+        """Entries of this boot. An unusable file is set aside; `problem` then says why and `lost` is true."""
+        try:
+            with open(self._path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            self._set_aside(f"cannot be read: {error}")
+            return ()
+        try:
+            body = msgspec.json.decode(data, type=_Body)
+        except msgspec.MsgspecError as error:
+            self._set_aside(f"is no journal of this version: {error}")
+            return ()
+        if body.format != FORMAT or body.sum != _checksum(body.boot_id, body.entries):
+            self._set_aside(f"has format {body.format} (known: {FORMAT}) or a wrong checksum")
+            return ()
+        if body.boot_id == self._boot_id:
+            self._set({(entry.group, entry.knob): entry for entry in body.entries})
+        return self._all
+
+    def _set_aside(self, why: str) -> None:
+        self.lost = True
+        aside = f"{self._path}.bad"
+        self.problem = f"{self._path} {why}; set aside as {aside}"
+        try:
+            os.replace(self._path, aside)
+        except OSError as error:
+            self.problem += f" (could not: {error})"
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, in no particular order."""
+        return self._all
+
+    def get(self, group: str, knob: Knob) -> Entry | None:
+        """The entry of one knob."""
+        return self._entries.get((group, knob))
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._all)
+
+    def record(self, changes: Iterable[Entry]) -> None:
+        """Write entries before the changes they stand for; returns when they are safe.
+
+        Raises OSError when the disk refuses. The entries are then kept in memory, so that a stop still undoes them.
+        """
+        changes = [entry for entry in changes if self._entries.get((entry.group, entry.knob)) != entry]
+        if not changes:
+            return
+        fresh = any(self._is_new(entry) for entry in changes)
+        entries = {**self._entries, **{(entry.group, entry.knob): entry for entry in changes}}
+        self._set(entries)
+        self._write(entries, sync=fresh)
+
+    def _is_new(self, entry: Entry) -> bool:
+        old = self._entries.get((entry.group, entry.knob))
+        return old is None or old.inode != entry.inode or old.original != entry.original
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Drop entries whose original is back, or whose cgroup is gone. Raises OSError as `record` does."""
+        gone = set(keys) & self._entries.keys()
+        if not gone:
+            return
+        entries = {key: entry for key, entry in self._entries.items() if key not in gone}
+        self._set(entries)
+        self._write(entries, sync=False)
+
+    def _set(self, entries: Mapping[Key, Entry]) -> None:
+        self._entries = dict(entries)
+        self._all = tuple(self._entries.values())
+
+    def _write(self, entries: Mapping[Key, Entry], *, sync: bool) -> None:
+        items = list(entries.values())
+        body = _Body(format=FORMAT, boot_id=self._boot_id, entries=items, sum=_checksum(self._boot_id, items))
+        temporary = f"{self._path}.tmp"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            data = msgspec.json.encode(body)
+            while data:
+                data = data[os.write(descriptor, data) :]
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, self._path)
+        if sync:
+            _sync_directory(os.path.dirname(self._path))
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _checksum(boot_id: str, entries: list[Entry]) -> str:
+    return hashlib.sha256(msgspec.json.encode([boot_id, entries])).hexdigest()

@@ -1,0 +1,135 @@
+"""The beat: what is read 20 times a second to see whether LS is short of CPU, and nothing else.
+
+Readings go into a short ring; pressure is judged between the newest and the oldest of the window, so that one noisy
+beat does not cut BE and a real shortage still shows after a beat or two. Per-cgroup PSI is preferred; where a node
+has none, the run delay of LS threads stands in; with no LS pod there is nobody to be short.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.capabilities import Capabilities
+from agent.counters import PsiTotals, RunDelay
+from agent.host.cgroup import PodGroup
+from agent.pressure import Pressure, Waited, pressure_of, psi_pressure, psi_share, sum_deltas
+
+
+class Signals(Protocol):
+    """What the beat reads from: the host in real life."""
+
+    def cpu_psi(self, group: PodGroup) -> PsiTotals | None:
+        """CPU pressure totals of one LS pod."""
+
+    def run_delay(self) -> RunDelay:
+        """Times of the LS threads that are followed."""
+
+    def follow(self, groups: Sequence[PodGroup]) -> None:
+        """Follow the threads of these pods from now on."""
+
+    def node_beat(self) -> tuple[float, float | None, int | None]:
+        """(time, busy CPU seconds, available memory bytes)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One beat: pressure over the window, busy share of the node over the window, available memory."""
+
+    at: float
+    pressure: Pressure | None
+    node_busy_ratio: float | None
+    memory_available_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    at: float
+    busy_seconds: float | None
+    delays: RunDelay | None
+    waited: Waited | None
+    psi: Mapping[tuple[str, int], PsiTotals]
+
+
+class Beat:
+    """Keeps the window. `cpus` is the number of CPUs of the node. One thread uses it."""
+
+    def __init__(self, signals: Signals, capabilities: Capabilities, window_seconds: float, cpus: int) -> None:
+        self._signals = signals
+        self._capabilities = capabilities
+        self._window = window_seconds
+        self._cpus = cpus
+        self._marks: deque[_Mark] = deque()
+        self._ls: tuple[PodGroup, ...] = ()
+        self._ls_load: float | None = None
+
+    def follow(self, ls: Sequence[PodGroup], ls_load: float | None) -> None:
+        """After each turn: the LS pods there are now, and their load as a share of the node (None: not known)."""
+        if {(pod.group, pod.inode) for pod in ls} != {(pod.group, pod.inode) for pod in self._ls}:
+            self._marks.clear()
+        self._ls = tuple(ls)
+        self._ls_load = ls_load
+        if self._capabilities.run_delay and not self._capabilities.psi:
+            self._signals.follow(self._ls)
+
+    def take(self) -> Reading:
+        """Read once and judge the window."""
+        at, busy, memory = self._signals.node_beat()
+        delays = self._delays()
+        mark = _Mark(at, busy, delays, self._waited(delays), self._psi())
+        while len(self._marks) > 1 and at - self._marks[1].at >= self._window:
+            self._marks.popleft()
+        oldest = self._marks[0] if self._marks else None
+        self._marks.append(mark)
+        return Reading(
+            at=at,
+            pressure=self._pressure(oldest, mark),
+            node_busy_ratio=self._busy(oldest, mark),
+            memory_available_bytes=memory,
+        )
+
+    def _delays(self) -> RunDelay | None:
+        if self._capabilities.psi or not self._capabilities.run_delay or not self._ls:
+            return None
+        return self._signals.run_delay()
+
+    def _psi(self) -> Mapping[tuple[str, int], PsiTotals]:
+        if not self._capabilities.psi:
+            return {}
+        totals = {(group.group, group.inode): self._signals.cpu_psi(group) for group in self._ls}
+        return {key: value for key, value in totals.items() if value is not None}
+
+    def _pressure(self, oldest: _Mark | None, mark: _Mark) -> Pressure | None:
+        if not self._ls:
+            return Pressure(kind="no-ls", value=0.0, window_seconds=self._window)
+        if oldest is None:
+            return None
+        window = mark.at - oldest.at
+        if self._capabilities.psi:
+            pairs = [(oldest.psi[key], now) for key, now in mark.psi.items() if key in oldest.psi]
+            shares = [share for before, now in pairs if (share := psi_share(before, now, window)) is not None]
+            return psi_pressure(shares, self._ls_load, self._cpus, window)
+        return pressure_of(self._window_sum(), window, self._cpus)
+
+    def _waited(self, now: RunDelay | None) -> Waited | None:
+        """What the threads waited since the last beat; an LS without threads waits for nothing."""
+        before = self._marks[-1].delays if self._marks else None
+        if now is None or before is None:
+            return None
+        return Waited(0.0, 0.0) if now.threads == 0 else sum_deltas(before, now)
+
+    def _window_sum(self) -> Waited | None:
+        """Sum of the beats in the window, so that a thread counts for the part in which it was followed."""
+        steps = [mark.waited for mark in list(self._marks)[1:]]
+        known = [step for step in steps if step is not None]
+        if not known or len(known) < len(steps):
+            return None
+        return Waited(sum(step.run_ns for step in known), sum(step.delay_ns for step in known))
+
+    def _busy(self, oldest: _Mark | None, mark: _Mark) -> float | None:
+        if oldest is None or oldest.busy_seconds is None or mark.busy_seconds is None or mark.at <= oldest.at:
+            return None
+        busy = (mark.busy_seconds - oldest.busy_seconds) / (mark.at - oldest.at) / self._cpus
+        return min(1.0, busy) if busy >= 0 else None

@@ -1,0 +1,91 @@
+"""Raw readings of the host adapters: plain values, no I/O, so that pure code may use them.
+
+Every reading that can be missing is None, never 0. Times are monotonic seconds taken when the file was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuCounters:
+    """Counters of one cgroup. `usage_ns` is cumulative CPU time, `throttled_ns` the time spent throttled."""
+
+    at: float
+    usage_ns: int
+    periods: int | None = None
+    throttled_periods: int | None = None
+    throttled_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuKnobs:
+    """What the kernel holds for one cgroup now; None is "no such file", and for the quota "no limit".
+
+    `quota_us` with `period_us` says how much CPU time a period allows; the kernel's -1 and `max` are both None.
+    """
+
+    weight: int | None = None
+    idle: bool | None = None
+    quota_us: int | None = None
+    period_us: int | None = None
+    burst_us: int | None = None
+
+    @property
+    def quota_millis(self) -> int | None:
+        """The quota as millicores, None without a limit."""
+        if self.quota_us is None or not self.period_us:
+            return None
+        return self.quota_us * 1000 // self.period_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReading:
+    """Memory of one cgroup in bytes. `limit_bytes` None is no limit; `oom_kills` counts since the cgroup was made."""
+
+    working_set_bytes: int
+    limit_bytes: int | None = None
+    oom_kills: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCounters:
+    """Node totals. CPU times are seconds since boot summed over all CPUs; `capacity_*` is what the machine has."""
+
+    at: float
+    capacity_cpu_millis: int
+    busy_seconds: float
+    steal_seconds: float
+    capacity_memory_bytes: int
+    memory_available_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsiTotals:
+    """Cumulative stall times of one pressure file in microseconds; `full` is None where the kernel prints none."""
+
+    some_us: int
+    full_us: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDelay:
+    """Cumulative time on a CPU and time waiting for one, by thread id, in nanoseconds.
+
+    `threads` is how many threads there are; fewer may have been read (`times`), the rest is sampled in turn.
+    """
+
+    at: float
+    times: Mapping[int, tuple[int, int]]
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReading:
+    """All that was read of one pod's cgroup in one turn. A None part was not readable; the pod still exists."""
+
+    cpu: CpuCounters | None = None
+    memory: MemoryReading | None = None
+    knobs: CpuKnobs | None = None

@@ -1,0 +1,144 @@
+"""Finds cgroups of pods and containers by listing below kubepods, under the mount of each controller.
+
+Paths are never computed: kubelet and runtime may follow different drivers, and kind nests kubepods deeper. A group
+is its path together with its inode, because a path that was removed and made again is another group. One pod's
+group has the same relative path under every controller with both drivers; a controller where it is missing just
+has no readings. Source: reference/kernel.md 2.3; kubernetes pkg/kubelet/cm.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from slacktide.errors import Gone, KernelError
+from slacktide.kernel.files import read_text, translate
+from slacktide.kernel.hierarchy import Hierarchy, Version, checked_group
+from slacktide.kernel.kubepods import container_id, pod_uid
+
+_ROOT_DEPTH: Final = 4
+"""kubepods is looked for this deep below the root: kind nests it two levels down."""
+
+_POD_DEPTH: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerGroup:
+    """Cgroup of one container of a pod."""
+
+    group: str
+    inode: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """Cgroup of one pod, as listed under the cpu controller, with its containers."""
+
+    group: str
+    inode: int
+    uid: str
+    containers: tuple[ContainerGroup, ...] = ()
+
+
+class CgroupLister:
+    """Lists pod cgroups under the cpu controller's mount (or `controller`), below `root` if that is not empty.
+
+    `root` is the project's own cgroup on a machine without Kubernetes ("slacktide-1a2b3c4d"); empty means the whole
+    mount. Raises ValueError for a root that leaves the mount.
+    """
+
+    def __init__(self, hierarchy: Hierarchy, root: str = "", controller: str = "cpu") -> None:
+        self.root = checked_group(root) if root else ""
+        self._mount = hierarchy.controllers.get(controller)
+        self.version: Version | None = self._mount.version if self._mount else None
+
+    def pods(self) -> tuple[PodGroup, ...]:
+        """All pod groups there are now, sorted by path; empty when there is no kubepods (yet).
+
+        Raises a KernelError when the root exists but cannot be listed: that is no "no pods".
+        """
+        if self._mount is None:
+            return ()
+        pods = [pod for top in self._tops() for pod in self._pods_below(top, _POD_DEPTH)]
+        return tuple(sorted(pods, key=lambda pod: pod.group))
+
+    def absolute(self, group: str) -> str:
+        """Directory of `group` under this lister's mount."""
+        assert self._mount is not None
+        return os.path.join(self._mount.path, checked_group(group))
+
+    def _tops(self) -> Iterator[str]:
+        yield from self._find_tops(self.root, _ROOT_DEPTH)
+
+    def _find_tops(self, group: str, depth: int) -> Iterator[str]:
+        for name, _inode in self._children(group):
+            path = f"{group}/{name}" if group else name
+            if name == "kubepods" or name == "kubepods.slice" or name.endswith("-kubepods.slice"):
+                yield path
+            elif depth > 1:
+                yield from self._find_tops(path, depth - 1)
+
+    def _pods_below(self, group: str, depth: int) -> Iterator[PodGroup]:
+        for name, inode in self._children(group):
+            path = f"{group}/{name}"
+            uid = pod_uid(name)
+            if uid is not None:
+                yield PodGroup(path, inode, uid, self._containers(path))
+            elif depth > 1:
+                yield from self._pods_below(path, depth - 1)
+
+    def _containers(self, group: str) -> tuple[ContainerGroup, ...]:
+        found = []
+        for name, inode in self._children(group):
+            leaf = container_id(name)
+            if leaf is not None:
+                found.append(ContainerGroup(f"{group}/{name}", inode, leaf))
+        return tuple(sorted(found, key=lambda container: container.group))
+
+    def _children(self, group: str) -> list[tuple[str, int]]:
+        """Sub-directories with their inodes; a directory that went away has none."""
+        assert self._mount is not None
+        path = os.path.join(self._mount.path, group) if group else self._mount.path
+        try:
+            with os.scandir(path) as entries:
+                return sorted((entry.name, entry.inode()) for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError as error:
+            problem = translate(path, error)
+            if isinstance(problem, Gone):
+                return []
+            raise problem from error
+
+
+def open_group(directory: str, inode: int) -> int:
+    """Descriptor of a cgroup directory that must still be the one with `inode`; the caller closes it.
+
+    Raises Gone when it went away or another group stands in its place.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise translate(directory, error) from error
+    if os.fstat(descriptor).st_ino != inode:
+        os.close(descriptor)
+        raise Gone(directory, None, "the cgroup was removed and made again")
+    return descriptor
+
+
+def threads_of(directory: str, version: Version, containers: tuple[str, ...] = ()) -> list[int]:
+    """Thread ids in a pod's group and in its containers' groups; those that went away have none."""
+    name = "cgroup.threads" if version is Version.V2 else "tasks"
+    found: list[int] = []
+    for path in (directory, *containers):
+        found.extend(_read_tids(os.path.join(path, name)))
+    return found
+
+
+def _read_tids(path: str) -> list[int]:
+    try:
+        text = read_text(path)
+    except KernelError:
+        return []
+    return [int(word) for word in text.split() if word.isdigit() and word != "0"]

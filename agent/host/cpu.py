@@ -1,0 +1,134 @@
+"""CPU controller of one cgroup, v1 and v2: counters, and the knobs weight, idle, quota and burst.
+
+Files are opened relative to a descriptor of the group, so that what is read belongs to one and the same cgroup.
+v1 counts usage and throttled time in nanoseconds, v2 in microseconds. v1's -1 and v2's `max` are no numbers: both
+are None here. Weight is the kernel's own unit: shares (2 to 262144) on v1, weight (1 to 10000) on v2; node
+runtimes convert differently, so it is never converted. Source: reference/kernel.md 2.1, 2.2.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+from agent.counters import CpuCounters, CpuKnobs
+from slacktide.errors import Gone, Refused
+from slacktide.kernel.files import parse_flat, read_int, read_text
+from slacktide.kernel.hierarchy import Version
+
+DEFAULT_PERIOD_US: Final = 100_000
+MIN_QUOTA_US: Final = 1_000
+"""Below this the kernel answers EINVAL."""
+
+WEIGHT_FILE: Final = {Version.V1: "cpu.shares", Version.V2: "cpu.weight"}
+DEFAULT_WEIGHT: Final = {Version.V1: 1024, Version.V2: 100}
+LOWEST_WEIGHT: Final = {Version.V1: 2, Version.V2: 1}
+IDLE_FILE: Final = "cpu.idle"
+
+
+def read_counters(
+    cpu_fd: int, cpuacct_fd: int | None, version: Version, clock: Callable[[], float]
+) -> CpuCounters | None:
+    """Usage and throttling. `cpuacct_fd` is the group under the cpuacct controller (v1 only).
+
+    None when usage cannot be read though the group exists. Raises Gone when it does not.
+    """
+    if version is Version.V2:
+        at, stat = clock(), parse_flat(read_text("cpu.stat", cpu_fd))
+        usage = stat.get("usage_usec")
+        if usage is None:
+            return None
+        throttled = stat.get("throttled_usec")
+        return CpuCounters(
+            at=at,
+            usage_ns=usage * 1000,
+            periods=stat.get("nr_periods"),
+            throttled_periods=stat.get("nr_throttled"),
+            throttled_ns=throttled * 1000 if throttled is not None else None,
+        )
+    if cpuacct_fd is None:
+        return None
+    at = clock()
+    usage_ns = read_int("cpuacct.usage", cpuacct_fd)
+    stat = parse_flat(read_text("cpu.stat", cpu_fd))
+    return CpuCounters(
+        at=at,
+        usage_ns=usage_ns,
+        periods=stat.get("nr_periods"),
+        throttled_periods=stat.get("nr_throttled"),
+        throttled_ns=stat.get("throttled_time"),
+    )
+
+
+def read_knobs(fd: int, version: Version) -> CpuKnobs:
+    """All knobs as the kernel holds them now; a file that this kernel lacks gives None.
+
+    Raises Gone when the group itself is gone.
+    """
+    quota, period = (_quota_v2 if version is Version.V2 else _quota_v1)(fd)
+    idle = _optional_int(fd, IDLE_FILE)
+    burst = _optional_int(fd, "cpu.max.burst" if version is Version.V2 else "cpu.cfs_burst_us")
+    return CpuKnobs(
+        weight=_optional_int(fd, WEIGHT_FILE[version]),
+        idle=None if idle is None else idle != 0,
+        quota_us=quota,
+        period_us=period,
+        burst_us=burst,
+    )
+
+
+def _quota_v1(fd: int) -> tuple[int | None, int | None]:
+    quota, period = _optional_int(fd, "cpu.cfs_quota_us"), _optional_int(fd, "cpu.cfs_period_us")
+    return (None if quota is None or quota < 0 else quota), period
+
+
+def _quota_v2(fd: int) -> tuple[int | None, int | None]:
+    text = _optional_text(fd, "cpu.max")
+    if text is None:
+        return None, None
+    fields = text.split()
+    if len(fields) != 2 or not fields[1].isdigit() or not (fields[0].isdigit() or fields[0] == "max"):
+        raise Refused("cpu.max", None, f"expected QUOTA PERIOD, found {text[:40]!r}")
+    return (None if fields[0] == "max" else int(fields[0])), int(fields[1])
+
+
+def quota_write(version: Version, quota_us: int | None, period_us: int) -> tuple[str, str]:
+    """File and text that set a quota; None lifts it. On v1 the period is left as it is."""
+    if version is Version.V2:
+        return "cpu.max", f"{'max' if quota_us is None else quota_us} {period_us}"
+    return "cpu.cfs_quota_us", str(-1 if quota_us is None else quota_us)
+
+
+def burst_file(version: Version) -> str:
+    """Name of the burst knob."""
+    return "cpu.max.burst" if version is Version.V2 else "cpu.cfs_burst_us"
+
+
+def _optional_text(fd: int, name: str) -> str | None:
+    """Text of a file of the group; None when the group is there and the file is not."""
+    try:
+        return read_text(name, fd)
+    except Gone:
+        if alive(fd):
+            return None
+        raise
+
+
+def _optional_int(fd: int, name: str) -> int | None:
+    text = _optional_text(fd, name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise Refused(name, None, f"expected one number, found {text[:40]!r}") from None
+
+
+def alive(fd: int) -> bool:
+    """Whether the cgroup behind a held directory descriptor still exists (a removed one cannot be looked into)."""
+    try:
+        os.stat("cgroup.procs", dir_fd=fd)
+    except OSError:
+        return False
+    return True

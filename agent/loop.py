@@ -1,0 +1,293 @@
+"""The control loop: two rhythms on one thread of its own, fixed-rate by the monotonic clock.
+
+*Beat* (20 Hz): read what decides urgency; an urgent policy may cut BE at once. *Turn* (1 Hz): sweep, snapshot,
+policies, executor, sample, status. Nothing here waits for the network: pods come from a cache, samples go into a
+queue. A late beat or turn is counted and the missed ones are skipped, never made up for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from agent.act.executor import Executor, Outcome, PlanError
+from agent.beat import Beat, Reading
+from agent.counters import NodeCounters
+from agent.host.cgroup import PodGroup
+from agent.pods import PodBook
+from agent.policy.base import Context, Desired, Plan, Policy, arbitrate
+from agent.settings import AgentSettings
+from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
+from agent.window import Sample, Window
+from slacktide.errors import KernelError
+from slacktide.observe import get_logger
+from slacktide.status import Usage
+from slacktide.tier import Tier
+
+_LOG: Final = get_logger("agent.loop")
+_LATE_PERIODS: Final = 1.0
+
+
+class Host(Protocol):
+    """What the turn reads from."""
+
+    last_groups: tuple[PodGroup, ...]
+
+    def sweep(self) -> Sweep:
+        """Read everything once. Raises a KernelError when the cgroup root cannot be listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Result of a turn, for status and metrics. `held` says why nothing was decided, empty when it was."""
+
+    number: int
+    wall: float
+    seconds: float
+    snapshot: NodeSnapshot
+    plan: Plan
+    outcome: Outcome
+    held: str
+    line: str
+
+
+class Loop:
+    """Owns executor, policies, beat and window. `on_turn` and `on_sample` are called on the control thread and must
+    not block. `counters`: turns, beats, cuts, late_beats, late_turns, errors.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], AgentSettings],
+        host: Host,
+        beat: Beat,
+        pods: PodBook,
+        policies: tuple[Policy, ...],
+        context: Context,
+        executor: Executor,
+        *,
+        on_turn: Callable[[Turn], None],
+        on_sample: Callable[[Sample], None],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._host = host
+        self._beat = beat
+        self._pods = pods
+        self._policies = policies
+        self._context = context
+        self._executor = executor
+        self._on_turn = on_turn
+        self._on_sample = on_sample
+        self._clock = clock
+        self._wall = wall
+        self._window = Window(settings().report.window_seconds)
+        self._states: dict[str, Any] = {policy.name: policy.start(context) for policy in policies}
+        self._desired: dict[str, Desired] = {}
+        self._sweep: Sweep | None = None
+        self._snapshot: NodeSnapshot | None = None
+        self._reading: Reading | None = None
+        self._identities: Mapping[str, PodIdentity] = {}
+        self._gist: object = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self.last_sign = clock()
+        self.counters = {"turns": 0, "beats": 0, "cuts": 0, "late_beats": 0, "late_turns": 0, "errors": 0}
+
+    def start(self) -> None:
+        """Start the control thread."""
+        self._thread.start()
+
+    def stop(self, deadline_seconds: float) -> bool:
+        """End the thread; whether it ended in time."""
+        self._stop.set()
+        self._thread.join(deadline_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        """Beats at a fixed rate, and a turn in place of every so many of them."""
+        settings = self._settings()
+        next_beat = next_turn = self._clock()
+        while not self._stop.is_set():
+            now = self._clock()
+            if now >= next_turn:
+                next_turn = self._advance(next_turn, settings.turn_seconds, now, "late_turns")
+                self._guarded(self.turn)
+            elif now >= next_beat:
+                next_beat = self._advance(next_beat, settings.beat_seconds, now, "late_beats")
+                self._guarded(self.beat)
+            self.last_sign = self._clock()
+            self._stop.wait(max(0.0, min(next_beat, next_turn) - self._clock()))
+
+    def _advance(self, due: float, period: float, now: float, late: str) -> float:
+        """The next due time after `now` on the same grid; what was missed is counted once."""
+        if now - due > _LATE_PERIODS * period:
+            self.counters[late] += 1
+            return now + period
+        return due + period
+
+    def _guarded(self, part: Callable[[], None]) -> None:
+        """The one broad handler: an error in one turn must not end the protection of LS."""
+        try:
+            part()
+        except Exception:  # noqa: BLE001 - see above; logged with its trace and counted
+            self.counters["errors"] += 1
+            _LOG.exception("a turn or beat failed; the next one goes on")
+
+    def beat(self) -> None:
+        """Read urgency; let urgent policies cut, with the last turn's snapshot and this pressure."""
+        self.counters["beats"] += 1
+        self._reading = self._beat.take()
+        if self._snapshot is None or not self._pods.synced:
+            return
+        before = self._plan().be_limit_millis
+        urgent = self._with_reading(replace(self._snapshot, urgent=True, at=self._reading.at))
+        self._decide(urgent, urgent_only=True)
+        plan = self._plan()
+        if plan.be_limit_millis is not None and (before is None or plan.be_limit_millis < before):
+            self.counters["cuts"] += 1
+            self._log_problems(self._apply(plan))
+            _LOG.info("cut", be_limit_millis=plan.be_limit_millis, reason=plan.reasons.get("suppress", ""))
+
+    def turn(self) -> None:
+        """One full look at the node, and what follows from it."""
+        begin = self._clock()
+        self.counters["turns"] += 1
+        self._reading = self._beat.take()
+        try:
+            sweep = self._host.sweep()
+        except KernelError as error:
+            self._finish(begin, self._blind(begin), Plan(), Outcome(), f"cgroups cannot be listed: {error}")
+            return
+        identities = self._pods.refresh(group.uid for group in sweep.groups)
+        primed, self._sweep, before = self._sweep is not None, sweep, self._sweep
+        snapshot = self._with_reading(self._picture(before, sweep, identities))
+        self._snapshot, self._identities = snapshot, identities
+        self._follow(snapshot)
+        held = "" if self._pods.synced else "the API has not answered yet: limits stay as they are"
+        held = held or ("" if primed else "first look: rates need a second one")
+        plan, outcome = Plan(), Outcome()
+        if not held:
+            self._decide(snapshot)
+            plan = self._plan()
+            outcome = self._apply(plan)
+            self._log_problems(outcome)
+        self._finish(begin, snapshot, plan, outcome, held)
+        if self._pods.synced:
+            self._collect(snapshot, plan)
+
+    def _picture(self, before: Sweep | None, sweep: Sweep, identities: Mapping[str, PodIdentity]) -> NodeSnapshot:
+        return build(
+            before,
+            sweep,
+            identities,
+            period_seconds=self._settings().turn_seconds,
+            capacity=_capacity(sweep.node),
+        )
+
+    def _blind(self, at: float) -> NodeSnapshot:
+        capacity = self._snapshot.capacity if self._snapshot else Usage()
+        return NodeSnapshot(at=at, window_seconds=None, capacity=capacity)
+
+    def _with_reading(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        """The snapshot with the newest beat; a beat that could not read memory leaves the turn's figure."""
+        reading = self._reading
+        if reading is None:
+            return snapshot
+        memory = reading.memory_available_bytes
+        return replace(
+            snapshot,
+            pressure=reading.pressure,
+            node_busy_ratio=snapshot.node_busy_ratio if reading.node_busy_ratio is None else reading.node_busy_ratio,
+            memory_available_bytes=snapshot.memory_available_bytes if memory is None else memory,
+        )
+
+    def _follow(self, snapshot: NodeSnapshot) -> None:
+        tiers = {pod.group: pod.tier for pod in snapshot.pods}
+        ls = [group for group in self._host.last_groups if tiers.get(group.group) is Tier.LS]
+        use, capacity = snapshot.of(Tier.LS).cpu_millis, snapshot.capacity.cpu_millis
+        self._beat.follow(ls, use / capacity if use is not None and capacity else None)
+
+    def _decide(self, snapshot: NodeSnapshot, *, urgent_only: bool = False) -> None:
+        settings = self._settings()
+        for policy in self._policies:
+            if urgent_only and not policy.urgent:
+                continue
+            own = getattr(settings, policy.name)
+            desired, state = policy.decide(snapshot, self._states[policy.name], own, self._context)
+            self._desired[policy.name], self._states[policy.name] = desired, state
+
+    def _plan(self) -> Plan:
+        return arbitrate(
+            (policy.name, self._desired[policy.name]) for policy in self._policies if policy.name in self._desired
+        )
+
+    def _apply(self, plan: Plan) -> Outcome:
+        """Carry out the plan on the pods that API and kernel agree on."""
+        if self._settings().observe_only or self._context.capabilities.observe_only:
+            return Outcome()
+        assert self._snapshot is not None
+        by_group = {group.group: group for group in self._host.last_groups}
+        identities = {pod.group: pod.identity for pod in self._snapshot.pods}
+        groups = {group: by_group[group] for group in identities if group in by_group}
+        try:
+            return self._executor.apply(plan, groups, identities)
+        except PlanError as error:
+            self.counters["errors"] += 1
+            return Outcome(problems=(f"plan refused as a whole: {error}",))
+
+    def _log_problems(self, outcome: Outcome) -> None:
+        for problem in outcome.problems:
+            _LOG.warning("executor", problem=problem)
+
+    def _collect(self, snapshot: NodeSnapshot, plan: Plan) -> None:
+        sample = self._window.add(snapshot, self._identities.values(), self._wall(), plan.be_limit_millis)
+        if sample is not None:
+            self._on_sample(sample)
+
+    def _finish(self, begin: float, snapshot: NodeSnapshot, plan: Plan, outcome: Outcome, held: str) -> None:
+        turn = Turn(
+            number=self.counters["turns"],
+            wall=self._wall(),
+            seconds=self._clock() - begin,
+            snapshot=snapshot,
+            plan=plan,
+            outcome=outcome,
+            held=held,
+            line=sentence(snapshot, plan, held, observe_only=self._context.capabilities.observe_only),
+        )
+        gist = (held, plan.be_limit_millis, tuple((pod.identity.uid, pod.tier) for pod in snapshot.pods))
+        log = _LOG.debug if gist == self._gist else _LOG.info
+        log("turn", line=turn.line, seconds=round(turn.seconds, 4))
+        self._gist = gist
+        self._on_turn(turn)
+
+
+def _capacity(node: NodeCounters | None) -> Usage:
+    """What the node has; unknown when the node totals could not be read."""
+    if node is None:
+        return Usage()
+    return Usage(cpu_millis=node.capacity_cpu_millis, memory_bytes=node.capacity_memory_bytes)
+
+
+def sentence(snapshot: NodeSnapshot, plan: Plan, held: str, *, observe_only: bool) -> str:
+    """The status line: what is seen and what is done about it."""
+    parts = [f"{tier.value} {_millis(snapshot.of(tier).cpu_millis)}" for tier in Tier]
+    counts = f"{len(snapshot.pods_of(Tier.LS))} LS and {len(snapshot.pods_of(Tier.BE))} BE pods"
+    seen = f"{counts}; CPU {', '.join(parts)} of {_millis(snapshot.capacity.cpu_millis)}"
+    pressure = snapshot.pressure
+    waits = "LS pressure unknown" if pressure is None else f"LS pressure {pressure.value:.2f} ({pressure.kind})"
+    if held:
+        return f"{seen}; {waits}; {held}"
+    limit = plan.be_limit_millis
+    does = "BE has no limit" if limit is None else f"BE is limited to {limit}m: {plan.reasons.get('suppress', '')}"
+    note = " (observe only: nothing is written)" if observe_only else ""
+    return f"{seen}; {waits}; {does}{note}"
+
+
+def _millis(value: int | None) -> str:
+    return "unknown" if value is None else f"{value}m"

@@ -1,0 +1,216 @@
+"""Starts the node agent: probes the host, adopts what an earlier agent left, runs the loop until it is told to stop.
+
+Threads: control (loop), spool and stream (report), watchdog, the informer's and the observe server's. Stopping ends
+the loop first, then restores, then the rest, so that nothing is written after it was restored.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import time
+from functools import partial
+from typing import Final
+
+from agent.act.executor import Executor, relax
+from agent.act.journal import Journal
+from agent.act.watchdog import Watchdog
+from agent.beat import Beat
+from agent.host.cgroup import CgroupLister
+from agent.host.probe import probe
+from agent.host.proc import Proc
+from agent.host.reader import HostReader
+from agent.host.schedstat import RunDelayReader
+from agent.host.signals import HostSignals
+from agent.live import Live, status_of
+from agent.loop import Loop, Turn
+from agent.metrics import AgentMetrics
+from agent.pods import PodBook
+from agent.policy.base import Context
+from agent.policy.registry import build as build_policies
+from agent.report import Reporter, channel_to
+from agent.settings import AgentSettings
+from agent.spool import Spool
+from slacktide.cluster import PODS, Informer, connect
+from slacktide.errors import SettingsError, StateError
+from slacktide.kernel.hierarchy import Hierarchy, discover
+from slacktide.observe import Daemon, get_logger, run_daemon
+
+_LOG: Final = get_logger("agent")
+_LOOP_STOP_SECONDS: Final = 3.0
+_LIVE_SECONDS: Final = 10.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the agent; returns the exit code (0 stopped, 1 failed, 2 bad settings)."""
+    return run_daemon("agent", AgentSettings, _body, argv, about="Protects LS pods of this node from BE pods.")
+
+
+def _body(daemon: Daemon[AgentSettings]) -> int:
+    settings = daemon.settings
+    try:
+        os.makedirs(settings.state_dir, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StateError(f"state_dir {settings.state_dir} cannot be made: {error.strerror}") from error
+    lock = _lock(settings.state_dir)
+    try:
+        agent = Agent(daemon)
+        agent.start()
+        daemon.stop.wait()
+        agent.stop()
+    finally:
+        os.close(lock)
+    return 0
+
+
+def _lock(directory: str) -> int:
+    """The right to be the only agent on this state directory, held as long as the descriptor is open."""
+    descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise StateError(
+            f"another agent (pid {owner or 'unknown'}) uses {directory}; stop it or choose another --state-dir"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+class Agent:
+    """All parts of one agent, wired; `start` and `stop` are called once each."""
+
+    def __init__(self, daemon: Daemon[AgentSettings]) -> None:
+        self._daemon = daemon
+        settings = daemon.settings
+        self._node = settings.node or platform.node().lower()
+        self._policies = build_policies(settings.policies)
+        hierarchy, lister = _host(settings)
+        proc = Proc(settings.proc_root, time.monotonic)
+        boot_id = proc.boot_id()
+        self.capabilities = probe(hierarchy, lister, settings.proc_root, try_writes=not settings.observe_only)
+        self._journal = Journal(settings.state_dir, boot_id)
+        self._executor = Executor(lister, self._journal, self.capabilities)
+        self._context = Context(capabilities=self.capabilities, adopted_be_limit_millis=self._adopt(lister))
+        self._client = connect(settings.cluster, "slacktide-agent")
+        self._informer = Informer(self._client, PODS, field_selector=f"spec.nodeName={self._node}", name="pods")
+        self._delays = RunDelayReader(settings.proc_root, time.monotonic, settings.pressure_threads)
+        self._spool = Spool(settings.state_dir, settings.report.spool_bytes)
+        target = settings.predictor
+        self._reporter = Reporter(
+            self._node,
+            boot_id,
+            self._spool,
+            settings.report,
+            partial(channel_to, target, settings.report) if target else None,
+        )
+        self._live = Live()
+        self._metrics = AgentMetrics(daemon.registry, self.capabilities)
+        self._turns = 0
+        self._loop = self._make_loop(hierarchy, lister, proc)
+        self._watchdog = Watchdog(
+            lambda: self._loop.last_sign,
+            partial(_relax, lister, self._journal),
+            settings.watchdog_seconds,
+        )
+
+    def _adopt(self, lister: CgroupLister) -> int | None:
+        adopted = self._executor.adopt() if lister.version is not None else None
+        if self._journal.problem:
+            _LOG.warning("journal unusable, originals come from the kubelet's rules", problem=self._journal.problem)
+        entries = len(self._journal.entries())
+        if entries:
+            _LOG.info("adopted what an earlier agent left", knobs=entries, be_limit_millis=adopted)
+        return adopted
+
+    def _make_loop(self, hierarchy: Hierarchy, lister: CgroupLister, proc: Proc) -> Loop:
+        settings = self._daemon.settings
+        reader = HostReader(hierarchy, lister, proc, time.monotonic)
+        signals = HostSignals(reader, self._delays, proc)
+        cpus = max(1, proc.counters().capacity_cpu_millis // 1000)
+        return Loop(
+            lambda: self._daemon.settings,
+            reader,
+            Beat(signals, self.capabilities, settings.pressure_window_seconds, cpus),
+            PodBook(self._informer, settings.resources),
+            self._policies,
+            self._context,
+            self._executor,
+            on_turn=self._after_turn,
+            on_sample=self._reporter.submit,
+        )
+
+    def start(self) -> None:
+        """Start all threads; never waits for API or predictor."""
+        for what, reason in sorted(self.capabilities.skipped.items()):
+            _LOG.info("not on this node", what=what, reason=reason)
+        if self.capabilities.observe_only:
+            _LOG.warning("observe only: nothing can be written on this node")
+        if self._spool.problem:
+            _LOG.warning("spool set aside", problem=self._spool.problem)
+        self._daemon.routes["/status"] = self._live.body
+        self._daemon.health.add_live("turn", self._turn_age)
+        self._daemon.health.add_ready("turn", lambda: None if self._turns else "no turn was done yet")
+        self._daemon.health.add_ready("pods", lambda: None if self._informer.synced else "the API has not answered yet")
+        self._informer.start()
+        self._reporter.start()
+        self._loop.start()
+        self._watchdog.start()
+
+    def stop(self) -> None:
+        """End the loop, restore, end the rest. A loop that hangs is not waited for, and nothing is restored over it."""
+        self._watchdog.stop()
+        if self._loop.stop(_LOOP_STOP_SECONDS):
+            if self._daemon.settings.restore_on_stop:
+                outcome = self._executor.restore()
+                _LOG.info("restored", writes=outcome.writes, problems=list(outcome.problems))
+        else:
+            _LOG.error("the control loop does not end: limits are left as they are")
+        self._reporter.stop()
+        self._informer.stop()
+        self._client.close()
+        self._spool.close()
+        self._delays.close()
+
+    def _turn_age(self) -> str | None:
+        age = time.monotonic() - self._loop.last_sign
+        return None if age < _LIVE_SECONDS else f"the control loop gave no sign for {age:.1f} s"
+
+    def _after_turn(self, turn: Turn) -> None:
+        """On the control thread: publish status and metrics."""
+        self._turns = turn.number
+        counters = self._counters()
+        self._live.set(status_of(self._node, turn, self.capabilities, counters))
+        self._metrics.turn(turn, counters, self._spool.size_bytes, connected=self._reporter.connected)
+
+    def _counters(self) -> dict[str, int]:
+        report = self._reporter.counters
+        return {
+            **self._loop.counters,
+            **{name: self._executor.counters[name] for name in _EXECUTOR_COUNTERS},
+            "watchdog": self._watchdog.fired,
+            "spool_drops": self._spool.dropped + report["queue_drops"],
+            "samples_sent": report["sent"],
+            "samples_acknowledged": report["acknowledged"],
+            "samples_refused": report["refused"],
+            "stream_failures": report["failures"],
+        }
+
+
+_EXECUTOR_COUNTERS: Final = ("writes", "drift", "fights", "refused", "mismatch", "vanished", "journal_errors")
+
+
+def _host(settings: AgentSettings) -> tuple[Hierarchy, CgroupLister]:
+    """Where cgroups are. Raises SettingsError for a root that leaves the mount."""
+    hierarchy = discover(settings.proc_root)
+    try:
+        return hierarchy, CgroupLister(hierarchy, settings.cgroup_root)
+    except ValueError as error:
+        raise SettingsError([f"cgroup_root: {error}"]) from error
+
+
+def _relax(lister: CgroupLister, journal: Journal) -> int:
+    return relax(lister, journal.entries()) if lister.version is not None else 0

@@ -1,0 +1,100 @@
+"""Prometheus metrics of the agent, set once a turn from values; unknown figures are left out, never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from agent.capabilities import Capabilities
+from agent.loop import Turn
+from slacktide.tier import Tier
+
+_TURN_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_UNKNOWN: Final = float("nan")
+
+COUNTED: Final = {
+    "turns": "Turns of the control loop.",
+    "beats": "Beats of the control loop.",
+    "cuts": "Cuts of BE between turns.",
+    "late_beats": "Beats that began more than a period late.",
+    "late_turns": "Turns that began more than a period late.",
+    "errors": "Turns or beats that failed.",
+    "writes": "Writes to kernel knobs.",
+    "drift": "Knobs of ours that someone else had changed.",
+    "fights": "Knobs that someone else changed in two rounds in a row.",
+    "refused": "Reads or writes that the kernel refused.",
+    "mismatch": "Writes that read back as another value.",
+    "vanished": "Pods that went away while they were looked at.",
+    "journal_errors": "Journal writes that the disk refused.",
+    "watchdog": "Times the watchdog lifted BE's quotas.",
+    "spool_drops": "Samples lost to the bound of the spool or a full disk.",
+    "samples_sent": "Samples sent to the predictor, repeats included.",
+    "samples_acknowledged": "Samples the predictor has made durable.",
+    "samples_refused": "Samples the predictor refused for good.",
+    "stream_failures": "Streams to the predictor that ended in an error.",
+}
+
+
+class AgentMetrics:
+    """All metrics of one agent, in `registry`."""
+
+    def __init__(self, registry: CollectorRegistry, capabilities: Capabilities) -> None:
+        self._turn_seconds = Histogram(
+            "slacktide_agent_turn_seconds", "Time one turn took.", buckets=_TURN_BUCKETS, registry=registry
+        )
+        self._tier_cpu = Gauge("slacktide_agent_tier_cpu_millis", "CPU use by tier.", ["tier"], registry=registry)
+        self._tier_memory = Gauge(
+            "slacktide_agent_tier_memory_bytes", "Working set by tier.", ["tier"], registry=registry
+        )
+        self._pods = Gauge("slacktide_agent_pods", "Pods on this node by tier.", ["tier"], registry=registry)
+        self._unmatched = Gauge(
+            "slacktide_agent_unmatched_cgroups", "Pod cgroups that no pod of the API claims.", registry=registry
+        )
+        self._quota = Gauge(
+            "slacktide_agent_be_quota_millis", "CPU limit on BE in force; NaN is no limit.", registry=registry
+        )
+        self._pressure = Gauge(
+            "slacktide_agent_ls_pressure", "LS pressure; NaN is unknown.", ["kind"], registry=registry
+        )
+        self._spool = Gauge("slacktide_agent_spool_bytes", "Samples that wait on disk.", registry=registry)
+        self._connected = Gauge(
+            "slacktide_agent_predictor_connected", "1 while the predictor answers.", registry=registry
+        )
+        self._counters = {
+            name: Counter(f"slacktide_agent_{name}", text, registry=registry) for name, text in COUNTED.items()
+        }
+        self._last: dict[str, int] = {}
+        skipped = Gauge(
+            "slacktide_agent_skipped_info", "What this node lacks, and why.", ["what", "reason"], registry=registry
+        )
+        for what, reason in capabilities.skipped.items():
+            skipped.labels(what, reason).set(1)
+
+    def turn(self, turn: Turn, counters: Mapping[str, int], spool_bytes: int, *, connected: bool) -> None:
+        """After each turn; `counters` are totals since start."""
+        snapshot = turn.snapshot
+        self._turn_seconds.observe(turn.seconds)
+        for tier in Tier:
+            usage = snapshot.of(tier)
+            self._tier_cpu.labels(tier.value).set(_or_nan(usage.cpu_millis))
+            self._tier_memory.labels(tier.value).set(_or_nan(usage.memory_bytes))
+        for tier in (Tier.LS, Tier.BE):
+            self._pods.labels(tier.value).set(len(snapshot.pods_of(tier)))
+        self._unmatched.set(snapshot.unmatched)
+        self._quota.set(_or_nan(turn.plan.be_limit_millis))
+        self._pressure.clear()
+        if snapshot.pressure is not None:
+            self._pressure.labels(snapshot.pressure.kind).set(snapshot.pressure.value)
+        self._spool.set(spool_bytes)
+        self._connected.set(1 if connected else 0)
+        for name, total in counters.items():
+            metric = self._counters.get(name)
+            if metric is not None:
+                metric.inc(max(0, total - self._last.get(name, 0)))
+                self._last[name] = total
+
+
+def _or_nan(value: int | None) -> float:
+    return _UNKNOWN if value is None else float(value)

@@ -1,0 +1,86 @@
+"""What a policy is and what it returns: plain values, no I/O, no clock.
+
+A policy is a class with `name`, `urgent` (whether a beat may ask it) and `decide(snapshot, state, settings)`. It
+returns the state it wants next time and Desired: requests on knobs of cgroups, each with its reason in words. What
+is not requested is not limited: the executor gives such a knob its original value back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agent.capabilities import Capabilities, Knob
+from agent.snapshot import NodeSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One policy's wish for one knob of one cgroup. `group` is relative to the cpu controller's mount."""
+
+    policy: str
+    group: str
+    knob: Knob
+    value: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """All wishes of one policy, and its reason for the node as a whole."""
+
+    requests: tuple[Request, ...] = ()
+    reason: str = ""
+    be_limit_millis: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a policy may know beside the snapshot: what the node can do, and BE limits adopted from before."""
+
+    capabilities: Capabilities
+    adopted_be_limit_millis: int | None = None
+
+
+class Policy(Protocol):
+    """One strategy. `State` and `Settings` are its own types; the loop only hands them on."""
+
+    name: str
+    urgent: bool
+
+    def start(self, context: Context) -> Any:
+        """The state before the first decision."""
+
+    def decide(self, snapshot: NodeSnapshot, state: Any, settings: Any, context: Context) -> tuple[Desired, Any]:
+        """Judge one snapshot. Pure."""
+
+
+STRICTER = {Knob.IDLE: max, Knob.WEIGHT: min, Knob.QUOTA: min}
+"""Which of two values of a knob limits more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all policies together want: one value a knob, the reasons by policy, the total limit on BE."""
+
+    settings: Mapping[tuple[str, Knob], Request] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    be_limit_millis: int | None = None
+
+
+def arbitrate(wishes: Iterable[tuple[str, Desired]]) -> Plan:
+    """One plan from all wishes: on each knob of each cgroup the strictest request wins."""
+    chosen: dict[tuple[str, Knob], Request] = {}
+    reasons: dict[str, str] = {}
+    limits: list[int] = []
+    for name, desired in wishes:
+        reasons[name] = desired.reason
+        if desired.be_limit_millis is not None:
+            limits.append(desired.be_limit_millis)
+        for request in desired.requests:
+            key = (request.group, request.knob)
+            other = chosen.get(key)
+            if other is None or STRICTER[request.knob](other.value, request.value) != other.value:
+                chosen[key] = request
+    return Plan(settings=chosen, reasons=reasons, be_limit_millis=min(limits, default=None))

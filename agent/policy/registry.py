@@ -1,0 +1,27 @@
+"""Names of policies. A new policy is one file with a class, and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from agent.policy.base import Policy
+from agent.policy.suppress import Suppress
+from agent.policy.weight import Weight
+from slacktide.errors import SettingsError
+
+POLICIES: Final[dict[str, Callable[[], Policy]]] = {
+    Weight.name: Weight,
+    Suppress.name: Suppress,
+}
+"""In the order of the ladder: the mildest first."""
+
+
+def build(names: Iterable[str]) -> tuple[Policy, ...]:
+    """The named policies in the order of the ladder. Raises SettingsError naming those that are known."""
+    asked = list(names)
+    unknown = [name for name in asked if name not in POLICIES]
+    if unknown:
+        known = ", ".join(POLICIES)
+        raise SettingsError([f"policies: no policy is called {name!r}; known: {known}" for name in unknown])
+    return tuple(make() for name, make in POLICIES.items() if name in asked)

@@ -1,0 +1,80 @@
+"""Settings of the node agent; each group stands beside the code that it steers, save what belongs to the whole."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from agent.policy.suppress import SuppressSettings
+from agent.policy.weight import WeightSettings
+from slacktide.settings import ClusterSettings, DaemonSettings, ResourceNames, Settings
+
+
+class ReportSettings(Settings, frozen=True):
+    """The stream of samples to the predictor, and the spool that bridges its absence."""
+
+    window_seconds: Annotated[float, Meta(ge=1, le=600, description="length of a sample's window")] = 5.0
+    spool_bytes: Annotated[
+        int, Meta(ge=65_536, le=1 << 40, description="the spool drops its oldest samples beyond this")
+    ] = 64 << 20
+    batch_samples: Annotated[int, Meta(ge=1, le=10_000, description="samples in one message")] = 100
+    in_flight_samples: Annotated[int, Meta(ge=1, le=100_000, description="samples sent ahead of their receipt")] = 500
+    ack_timeout_seconds: Annotated[
+        float, Meta(ge=1, le=600, description="without a receipt for this long the stream is opened anew")
+    ] = 30.0
+    stream_seconds: Annotated[
+        float, Meta(ge=10, le=86_400, description="deadline of one stream; another follows at once")
+    ] = 3600.0
+    keepalive_seconds: Annotated[float, Meta(ge=10, le=7200, description="an idle connection is pinged this often")] = (
+        60.0
+    )
+    backoff_seconds: Annotated[float, Meta(ge=0.05, le=60, description="first pause before a reconnect")] = 0.5
+    backoff_max_seconds: Annotated[float, Meta(ge=0.1, le=600, description="longest pause before a reconnect")] = 15.0
+
+
+class AgentSettings(DaemonSettings, frozen=True):
+    """Everything the agent can be told."""
+
+    cluster: ClusterSettings = ClusterSettings()
+    node: Annotated[str, Meta(description="name of this node; empty is the host name")] = ""
+    state_dir: Annotated[str, Meta(description="directory of journal and spool")] = "/var/lib/slacktide/agent"
+    cgroup_root: Annotated[
+        str, Meta(description="cgroup below which kubepods is looked for; empty is the whole mount")
+    ] = ""
+    proc_root: Annotated[str, Meta(description="where the host's /proc is mounted")] = "/proc"
+    predictor: Annotated[
+        str, Meta(description="predictor: unix:/path or HOST:PORT; empty reports nowhere and only spools")
+    ] = ""
+    resources: ResourceNames = ResourceNames()
+    policies: Annotated[
+        tuple[str, ...], Meta(description="policies in force, mildest first; an unknown name lists the known")
+    ] = ("weight", "suppress")
+    observe_only: Annotated[bool, Meta(description="measure, report and say what would be done; write nothing")] = False
+    turn_seconds: Annotated[float, Meta(ge=0.1, le=60, description="period of the full look at the node")] = 1.0
+    beat_seconds: Annotated[
+        float, Meta(ge=0.01, le=10, description="period of the short look that may cut BE at once")
+    ] = 0.05
+    pressure_window_seconds: Annotated[
+        float, Meta(ge=0.02, le=10, description="LS pressure is judged over this long")
+    ] = 0.25
+    pressure_threads: Annotated[
+        int, Meta(ge=1, le=10_000, description="LS threads whose run delay is read in one beat")
+    ] = 64
+    watchdog_seconds: Annotated[
+        float, Meta(ge=1, le=600, description="a silent control loop for this long lifts BE's quotas")
+    ] = 5.0
+    restore_on_stop: Annotated[bool, Meta(description="give every knob its original back when stopped")] = True
+    weight: WeightSettings = WeightSettings()
+    suppress: SuppressSettings = SuppressSettings()
+    report: ReportSettings = ReportSettings()
+
+    def __post_init__(self) -> None:
+        """Rules that span fields. Raises ValueError."""
+        if self.beat_seconds > self.turn_seconds:
+            raise ValueError(f"beat_seconds {self.beat_seconds} is longer than turn_seconds {self.turn_seconds}")
+        if self.suppress.engage_percent > self.suppress.target_percent:
+            raise ValueError(
+                f"suppress.engage_percent {self.suppress.engage_percent} is above "
+                f"suppress.target_percent {self.suppress.target_percent}"
+            )

@@ -1,0 +1,264 @@
+"""One immutable picture of the node per turn, built from two sets of counters. Pure.
+
+A rate needs one counter, one clock and two samples: a counter that fell is a new baseline, and a gap of no time or
+of more than three periods (suspend, a stalled agent) gives no rate. A cgroup that was not there in a complete
+earlier listing was made since, so its counter began at 0 then.
+
+The split: LS and BE are sums over pods; SYSTEM = node - LS - BE, never below 0, which holds what is in no pod and
+what could not be matched to one. If a living pod of a tier could not be measured, the tier's sum is None and so is
+SYSTEM: a hole would read as room. A pod that vanished is left out and counted; its last use falls to SYSTEM for
+one turn, which is the safe side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from agent.counters import CpuCounters, CpuKnobs, MemoryReading, NodeCounters, PodReading
+from agent.pressure import Pressure
+from slacktide.forecast import Amount
+from slacktide.status import Usage
+from slacktide.tier import Tier
+
+MAX_GAP_PERIODS = 3.0
+UNKNOWN = Usage()
+NOTHING_KNOWN = Amount()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodIdentity:
+    """What the API says of a pod that matters here. `requested` is plain for LS, batch for BE."""
+
+    namespace: str
+    name: str
+    uid: str
+    tier: Tier
+    requested: Amount = NOTHING_KNOWN
+    cpu_request_millis: int = 0
+    cpu_limit_millis: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSnapshot:
+    """One pod of the node. `group` is its cgroup relative to the mount of the cpu controller."""
+
+    identity: PodIdentity
+    group: str
+    usage: Usage = UNKNOWN
+    throttled_ratio: float | None = None
+    knobs: CpuKnobs | None = None
+
+    @property
+    def tier(self) -> Tier:
+        """Tier of the pod."""
+        return self.identity.tier
+
+    @property
+    def label(self) -> str:
+        """`namespace/name`."""
+        return f"{self.identity.namespace}/{self.identity.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSnapshot:
+    """The node over one turn, or (`urgent`) the last turn with the pressure of a beat in between.
+
+    `at` is monotonic. `unmatched` counts pod cgroups that no API pod claims, `vanished` pods that went away while
+    they were read.
+    """
+
+    at: float
+    window_seconds: float | None
+    capacity: Usage
+    node: Usage = UNKNOWN
+    tiers: Mapping[Tier, Usage] = field(default_factory=dict)
+    pods: tuple[PodSnapshot, ...] = ()
+    pressure: Pressure | None = None
+    node_busy_ratio: float | None = None
+    memory_available_bytes: int | None = None
+    steal_ratio: float | None = None
+    unmatched: int = 0
+    vanished: int = 0
+    urgent: bool = False
+
+    def of(self, tier: Tier) -> Usage:
+        """Usage of a tier; unknown parts are None."""
+        return self.tiers.get(tier, UNKNOWN)
+
+    def pods_of(self, tier: Tier) -> tuple[PodSnapshot, ...]:
+        """Pods of a tier, in the order of the snapshot."""
+        return tuple(pod for pod in self.pods if pod.tier is tier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One pod cgroup of a listing: identity (path and inode, so that a recreated path is another group)."""
+
+    group: str
+    inode: int
+    uid: str
+
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Everything one turn read: the listing, the counters of each group, the node. `vanished` went away meanwhile."""
+
+    at: float
+    node: NodeCounters | None
+    groups: tuple[Found, ...] = ()
+    readings: Mapping[Key, PodReading] = field(default_factory=dict)
+    vanished: int = 0
+
+
+def cpu_rate_millis(before: CpuCounters | None, after: CpuCounters, period_seconds: float) -> int | None:
+    """Millicores between two readings; None for a reset, no time, or a gap of more than three periods."""
+    if before is None:
+        return None
+    elapsed, used = after.at - before.at, after.usage_ns - before.usage_ns
+    if used < 0 or not 0 < elapsed <= MAX_GAP_PERIODS * period_seconds:
+        return None
+    return round(used / elapsed / 1e6)
+
+
+def throttled_ratio(before: CpuCounters | None, after: CpuCounters) -> float | None:
+    """Share of the periods between two readings that were throttled; 0 when no period passed; None when unknown."""
+    if before is None or None in (before.periods, after.periods, before.throttled_periods, after.throttled_periods):
+        return None
+    assert before.periods is not None
+    assert after.periods is not None
+    assert before.throttled_periods is not None
+    assert after.throttled_periods is not None
+    periods, throttled = after.periods - before.periods, after.throttled_periods - before.throttled_periods
+    if periods < 0 or throttled < 0:
+        return None
+    return min(1.0, throttled / periods) if periods else 0.0
+
+
+def build(
+    before: Sweep | None,
+    after: Sweep,
+    pods: Mapping[str, PodIdentity],
+    *,
+    period_seconds: float,
+    capacity: Usage,
+    pressure: Pressure | None = None,
+) -> NodeSnapshot:
+    """The snapshot between two sweeps. `pods` maps UID to what the API says; without `before` all rates are None."""
+    seen: list[PodSnapshot] = []
+    unmatched = 0
+    for found in after.groups:
+        identity = pods.get(found.uid)
+        reading = after.readings.get((found.group, found.inode))
+        if identity is None:
+            unmatched += 1
+        elif reading is not None:
+            seen.append(_pod(before, found, reading, identity, period_seconds))
+    node, busy, steal = _node(before.node if before else None, after.node, period_seconds)
+    ls, be = _total(pod for pod in seen if pod.tier is Tier.LS), _total(pod for pod in seen if pod.tier is Tier.BE)
+    return NodeSnapshot(
+        at=after.at,
+        window_seconds=after.at - before.at if before else None,
+        capacity=capacity,
+        node=node,
+        tiers={Tier.LS: ls, Tier.BE: be, Tier.SYSTEM: _rest(node, ls, be)},
+        pods=tuple(seen),
+        pressure=pressure,
+        node_busy_ratio=busy,
+        memory_available_bytes=after.node.memory_available_bytes if after.node else None,
+        steal_ratio=steal,
+        unmatched=unmatched,
+        vanished=after.vanished,
+    )
+
+
+def _pod(
+    before: Sweep | None, found: Found, reading: PodReading, identity: PodIdentity, period_seconds: float
+) -> PodSnapshot:
+    key = (found.group, found.inode)
+    old = _baseline(before, key, reading.cpu)
+    cpu = cpu_rate_millis(old, reading.cpu, period_seconds) if reading.cpu else None
+    return PodSnapshot(
+        identity=identity,
+        group=found.group,
+        usage=Usage(cpu_millis=cpu, memory_bytes=_working_set(reading.memory)),
+        throttled_ratio=throttled_ratio(old, reading.cpu) if reading.cpu else None,
+        knobs=reading.knobs,
+    )
+
+
+def _baseline(before: Sweep | None, key: Key, now: CpuCounters | None) -> CpuCounters | None:
+    """The earlier counters of a group; a group made since the earlier listing began at 0 then."""
+    if before is None or now is None:
+        return None
+    reading = before.readings.get(key)
+    if reading is not None:
+        return reading.cpu
+    if any((found.group, found.inode) == key for found in before.groups):
+        return None
+    return CpuCounters(at=before.at, usage_ns=0, periods=0, throttled_periods=0, throttled_ns=0)
+
+
+def _working_set(memory: MemoryReading | None) -> int | None:
+    return memory.working_set_bytes if memory else None
+
+
+def _total(pods: Iterable[PodSnapshot]) -> Usage:
+    cpu: int | None = 0
+    memory: int | None = 0
+    for pod in pods:
+        cpu = None if cpu is None or pod.usage.cpu_millis is None else cpu + pod.usage.cpu_millis
+        memory = None if memory is None or pod.usage.memory_bytes is None else memory + pod.usage.memory_bytes
+    return Usage(cpu_millis=cpu, memory_bytes=memory)
+
+
+def _rest(node: Usage, ls: Usage, be: Usage) -> Usage:
+    return Usage(
+        cpu_millis=_minus(node.cpu_millis, ls.cpu_millis, be.cpu_millis),
+        memory_bytes=_minus(node.memory_bytes, ls.memory_bytes, be.memory_bytes),
+    )
+
+
+def _minus(whole: int | None, *parts: int | None) -> int | None:
+    if whole is None:
+        return None
+    for part in parts:
+        if part is None:
+            return None
+        whole -= part
+    return max(0, whole)
+
+
+def _node(
+    before: NodeCounters | None, after: NodeCounters | None, period_seconds: float
+) -> tuple[Usage, float | None, float | None]:
+    """Usage of the node, its busy share and its steal share."""
+    if after is None:
+        return UNKNOWN, None, None
+    memory = (
+        after.capacity_memory_bytes - after.memory_available_bytes if after.memory_available_bytes is not None else None
+    )
+    busy = busy_millis(before, after, period_seconds)
+    steal = _steal(before, after)
+    ratio = min(1.0, busy / after.capacity_cpu_millis) if busy is not None else None
+    return Usage(cpu_millis=busy, memory_bytes=memory), ratio, steal
+
+
+def busy_millis(before: NodeCounters | None, after: NodeCounters, period_seconds: float) -> int | None:
+    """Millicores that all CPUs were busy between two readings; None as for any rate."""
+    if before is None:
+        return None
+    elapsed, busy = after.at - before.at, after.busy_seconds - before.busy_seconds
+    if busy < 0 or not 0 < elapsed <= MAX_GAP_PERIODS * period_seconds:
+        return None
+    return round(busy / elapsed * 1000)
+
+
+def _steal(before: NodeCounters | None, after: NodeCounters) -> float | None:
+    if before is None or after.at <= before.at or after.steal_seconds < before.steal_seconds:
+        return None
+    cpus = after.capacity_cpu_millis / 1000
+    return min(1.0, (after.steal_seconds - before.steal_seconds) / (after.at - before.at) / cpus)

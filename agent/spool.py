@@ -1,0 +1,163 @@
+"""Samples on disk until the predictor has them: bounded, oldest first, with its own sequence per kernel boot.
+
+SQLite in WAL mode: a killed agent loses nothing that was appended. The sequence of a boot goes on after a restart.
+When the bound is reached the oldest sample goes and is counted. A database that cannot be used is set aside and a
+new one begun: a spool must never keep the agent from starting.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from typing import Final
+
+FILE_NAME: Final = "spool.sqlite"
+_SCHEMA_VERSION: Final = 1
+_BUSY_SECONDS: Final = 5.0
+_OVERHEAD_BYTES: Final = 64
+"""What a row costs beside its payload, by measure of filled databases."""
+
+_SCHEMA: Final = f"""
+CREATE TABLE IF NOT EXISTS sample (
+    id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, sequence INTEGER NOT NULL, payload BLOB NOT NULL,
+    UNIQUE (boot_id, sequence)
+);
+CREATE TABLE IF NOT EXISTS boot (boot_id TEXT PRIMARY KEY, last_sequence INTEGER NOT NULL);
+PRAGMA user_version = {_SCHEMA_VERSION};
+"""
+
+
+class Spool:
+    """Thread-safe. `dropped` counts samples that the bound or a full disk cost, since the agent started."""
+
+    def __init__(self, directory: str, limit_bytes: int) -> None:
+        self._path = os.path.join(directory, FILE_NAME)
+        self._limit = limit_bytes
+        self._lock = threading.Lock()
+        self.dropped = 0
+        self.problem = ""
+        try:
+            self._db = self._open()
+        except (sqlite3.DatabaseError, OSError) as error:
+            self._set_aside(str(error))
+            self._db = self._open()
+        self._bytes = self._measure()
+
+    def _open(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            _check_version(database)
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.executescript(_SCHEMA)
+        except sqlite3.DatabaseError:
+            database.close()
+            raise
+        return database
+
+    def _set_aside(self, why: str) -> None:
+        aside = f"{self._path}.bad"
+        self.problem = f"{self._path} cannot be used ({why}); set aside as {aside}"
+        for suffix in ("", "-wal", "-shm"):
+            if os.path.exists(self._path + suffix):
+                os.replace(self._path + suffix, aside + suffix)
+
+    def _measure(self) -> int:
+        count, size = self._db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM sample").fetchone()
+        return int(size) + int(count) * _OVERHEAD_BYTES
+
+    def append(self, boot_id: str, payload: bytes) -> int | None:
+        """Keep one sample and give it the next sequence of its boot; None when the disk refused (counted)."""
+        with self._lock:
+            try:
+                with self._db:
+                    self._db.execute("BEGIN IMMEDIATE")
+                    sequence = self._last(boot_id) + 1
+                    self._set_last(boot_id, sequence)
+                    self._db.execute(
+                        "INSERT INTO sample (boot_id, sequence, payload) VALUES (?, ?, ?)", (boot_id, sequence, payload)
+                    )
+            except sqlite3.Error as error:
+                self.dropped += 1
+                self.problem = f"{self._path}: a sample could not be kept: {error}"
+                return None
+            self._bytes += len(payload) + _OVERHEAD_BYTES
+            self._trim()
+            return sequence
+
+    def _trim(self) -> None:
+        """Drop the oldest until the bound holds; the newest always stays."""
+        while self._bytes > self._limit:
+            row = self._db.execute("SELECT id, length(payload) FROM sample ORDER BY id LIMIT 1").fetchone()
+            newest = self._db.execute("SELECT max(id) FROM sample").fetchone()[0]
+            if row is None or row[0] == newest:
+                return
+            self._db.execute("DELETE FROM sample WHERE id = ?", (row[0],))
+            self._bytes -= row[1] + _OVERHEAD_BYTES
+            self.dropped += 1
+
+    def oldest_boot(self) -> str | None:
+        """Boot of the oldest sample that waits; None when none does."""
+        with self._lock:
+            row = self._db.execute("SELECT boot_id FROM sample ORDER BY id LIMIT 1").fetchone()
+        return str(row[0]) if row else None
+
+    def batch(self, boot_id: str, after_sequence: int, count: int) -> list[tuple[int, bytes]]:
+        """Up to `count` samples of a boot beyond `after_sequence`, oldest first."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT sequence, payload FROM sample WHERE boot_id = ? AND sequence > ? ORDER BY sequence LIMIT ?",
+                (boot_id, after_sequence, count),
+            ).fetchall()
+        return [(int(sequence), bytes(payload)) for sequence, payload in rows]
+
+    def acknowledge(self, boot_id: str, sequence: int) -> int:
+        """Delete the samples of a boot up to `sequence`; returns how many.
+
+        A receipt beyond what was ever given out means that this spool was lost in the middle of a boot: the
+        sequence goes on from there, or the predictor would take new samples for old ones.
+        """
+        with self._lock, self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            if sequence > self._last(boot_id):
+                self._set_last(boot_id, sequence)
+            which = "FROM sample WHERE boot_id = ? AND sequence <= ?"
+            count, size = self._db.execute(
+                f"SELECT count(*), coalesce(sum(length(payload)), 0) {which}",
+                (boot_id, sequence),
+            ).fetchone()
+            self._db.execute(f"DELETE {which}", (boot_id, sequence))
+            self._bytes -= int(size) + int(count) * _OVERHEAD_BYTES
+        return int(count)
+
+    def waiting(self) -> int:
+        """How many samples wait."""
+        with self._lock:
+            return int(self._db.execute("SELECT count(*) FROM sample").fetchone()[0])
+
+    @property
+    def size_bytes(self) -> int:
+        """What the waiting samples take."""
+        return self._bytes
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._db.close()
+
+    def _last(self, boot_id: str) -> int:
+        row = self._db.execute("SELECT last_sequence FROM boot WHERE boot_id = ?", (boot_id,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def _set_last(self, boot_id: str, sequence: int) -> None:
+        self._db.execute(
+            "INSERT INTO boot VALUES (?, ?) ON CONFLICT (boot_id) DO UPDATE SET last_sequence = excluded.last_sequence",
+            (boot_id, sequence),
+        )
+
+
+def _check_version(database: sqlite3.Connection) -> None:
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    if version not in {0, _SCHEMA_VERSION}:
+        raise sqlite3.DatabaseError(f"it has version {version}, this agent knows {_SCHEMA_VERSION}")
