@@ -169,7 +169,11 @@ class Transport:
     def _opener_for(self, endpoint: Endpoint) -> _Opener:
         with self._lock:
             if self._opener is None or self._endpoint != endpoint:
-                self._opener, self._endpoint = _opener(endpoint), endpoint
+                opener = _opener(endpoint)
+                if self._opener is not None:
+                    # Calls under way end undisturbed; their connections are closed instead of kept.
+                    self._opener.close()
+                self._opener, self._endpoint = opener, endpoint
             return self._opener
 
     def _read(
@@ -219,7 +223,7 @@ class _TcpOpener:
         if endpoint.url.startswith("https:"):
             options["ssl_context"] = ssl_context(endpoint)
             options["server_hostname"] = endpoint.server_name
-        self._base = endpoint.url
+        self._base = endpoint.url.rstrip("/")
         self._pools = (
             urllib3.ProxyManager(endpoint.proxy, **options) if endpoint.proxy else urllib3.PoolManager(**options)
         )
