@@ -1,0 +1,139 @@
+"""What commands share: where the state directory is, who is asked, in which format the answer goes out.
+
+Everything outside the process is reached through fields of `App`, so a test hands in twins.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cli.exits import not_running
+from cli.output import Output
+from standalone.state import StateDir, find, holder, resolve
+
+if TYPE_CHECKING:
+    from cli.session import StopSignals
+    from slacktide.cluster import Client
+    from slacktide.status import AgentStatus
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def connect(state: StateDir) -> Client:
+    """Client of the API server of this state directory."""
+    from slacktide.cluster import connect as reach
+    from slacktide.settings import ClusterSettings
+
+    return reach(ClusterSettings(server=f"unix:{state.api_socket}"), user_agent="slacktide")
+
+
+def agent_status(state: StateDir) -> AgentStatus | None:
+    """What the agent says about its last turn; None when it does not answer."""
+    import http.client
+
+    import msgspec
+
+    from slacktide.status import AgentStatus
+    from standalone.probe import get
+
+    try:
+        code, body = get(state.observe_socket("agent"), "/status")
+        return msgspec.json.decode(body, type=AgentStatus) if code == 200 else None
+    except (OSError, http.client.HTTPException, msgspec.MsgspecError):
+        return None
+
+
+def caught_signals() -> StopSignals:
+    """Signals that ask for an end, caught from now on."""
+    from cli.session import StopSignals
+
+    stop = StopSignals()
+    stop.install()
+    return stop
+
+
+@dataclass
+class App:
+    """State of one invocation."""
+
+    state_option: str | None = None
+    out: Output = field(default_factory=Output)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    connect: Callable[[StateDir], Client] = connect
+    agent_status: Callable[[StateDir], AgentStatus | None] = agent_status
+    is_up: Callable[[str], bool] = lambda root: holder(root) is not None
+    stop_signals: Callable[[], StopSignals] = caught_signals
+
+    @property
+    def root(self) -> str:
+        """Path of the state directory, whether it exists or not."""
+        return resolve(self.state_option, self.environ, os.geteuid())
+
+    def state(self) -> StateDir:
+        """The state directory of a running Slacktide. Raises CommandError (3) when nothing is up there."""
+        found = find(self.root)
+        if found is None or not self.is_up(self.root):
+            raise not_running(self.root)
+        return found
+
+    def client(self) -> Client:
+        """Client of the running API server. Raises CommandError (3) when nothing is up."""
+        state = self.state()
+        quiet_logs()
+        return self.connect(state)
+
+
+def quiet_logs() -> None:
+    """Keep log lines of libraries out of the result: a command says itself what a person must know."""
+    import logging
+
+    import structlog
+
+    logging.basicConfig(stream=sys.stderr, level=logging.CRITICAL)
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _remember_state(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(App).state_option = value
+
+
+def _remember_output(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(App).out.format = "json" if value == "json" else "table"
+
+
+def common_options(command: _F) -> _F:
+    """--state and --output, accepted before and after the command's name."""
+    state = click.option(
+        "--state",
+        metavar="DIR",
+        expose_value=False,
+        callback=_remember_state,
+        is_eager=True,
+        help="State directory. [env: SLACKTIDE_STATE; default: /var/lib/slacktide, or ~/.local/state/slacktide]",
+    )
+    output = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        expose_value=False,
+        callback=_remember_output,
+        is_eager=True,
+        help="Tables for people or JSON for programs.",
+    )
+    return state(output(command))
+
+
+def examples(*lines: str) -> str:
+    r"""Text for `epilog`: click keeps the lines of a paragraph that starts with \b."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

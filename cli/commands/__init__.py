@@ -1,0 +1,1 @@
+"""One command a file; the attribute `command` is what `cli.main` looks for."""

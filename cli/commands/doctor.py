@@ -1,0 +1,54 @@
+"""`slacktide doctor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.app import App, common_options, examples
+from cli.exits import FAILED, OK
+
+if TYPE_CHECKING:
+    from cli.checks import Check
+
+
+@click.command("doctor", epilog=examples("slacktide doctor", "slacktide doctor --output json | jq '.problems'"))
+@common_options
+@click.pass_obj
+def command(app: App) -> int:
+    """Say what this machine has, what Slacktide skips here, and why.
+
+    ok: it is there. skipped: Slacktide works without it and does less. problem: `slacktide up` will not work;
+    the exit code is 1 then.
+    """
+    from cli import checks
+    from slacktide.kernel.hierarchy import discover
+
+    found = checks.all_checks(app.root, discover())
+    found += _from_agent(app)
+    problems = sum(check.verdict == "problem" for check in found)
+    if app.out.json:
+        app.out.document({"checks": found, "problems": problems})
+    else:
+        rows = [[check.name, check.verdict, check.found, check.consequence] for check in found]
+        app.out.table(("CHECK", "VERDICT", "FOUND", "CONSEQUENCE"), rows)
+    return FAILED if problems else OK
+
+
+def _from_agent(app: App) -> list[Check]:
+    """What a running agent says that it skips on this node."""
+    from cli.checks import Check
+    from slacktide.errors import StateError
+    from standalone.state import find
+
+    try:
+        state = find(app.root)
+    except StateError:
+        return []  # said by the check of the state directory
+    status = app.agent_status(state) if state is not None else None
+    skipped = status.skipped if status else {}
+    return [
+        Check(name=f"agent: {name}", verdict="skipped", found=why, consequence="as the running agent says")
+        for name, why in sorted(skipped.items())
+    ]

@@ -1,0 +1,39 @@
+"""`slacktide ps`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from cli.app import App, common_options, examples
+
+
+@click.command(
+    "ps",
+    epilog=examples("slacktide ps", "slacktide ps --tier be", "slacktide ps --output json | jq -r '.pods[].name'"),
+)
+@click.option("--tier", type=click.Choice(["be", "ls", "system"]), help="Only pods of this tier.")
+@click.option("-n", "--namespace", help="Only pods of this namespace.")
+@common_options
+@click.pass_obj
+def command(app: App, tier: str | None, namespace: str | None) -> None:
+    """List pods: what they are, what they asked for, what they use, why they wait or failed."""
+    from cli import podview
+    from slacktide.cluster import PODS
+
+    client = app.client()
+    measured = app.agent_status(app.state())
+    used = podview.by_uid(measured.pods if measured else [])
+    now = time.time()
+    listed = client.list(PODS, namespace=namespace).items
+    lines = [podview.line(pod, used.get(pod.metadata.uid), now) for pod in listed]
+    if tier:
+        lines = [item for item in lines if item.tier == tier.upper()]
+    lines.sort(key=lambda item: (item.namespace, item.name))
+    if app.out.json:
+        app.out.document({"pods": lines})
+    elif lines:
+        app.out.table(podview.COLUMNS, [podview.cells(item) for item in lines])
+    else:
+        app.out.say("no pods")

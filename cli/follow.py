@@ -1,0 +1,120 @@
+"""Follow the output of a pod, over lost connections too, without printing a byte twice."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Literal
+
+from slacktide.cluster import PODS
+from slacktide.cluster.errors import ApiError, NotFound, ServerError, TooManyRequests, Unreachable
+from slacktide.objects import is_terminal
+
+if TYPE_CHECKING:
+    from slacktide.cluster import Client
+    from slacktide.cluster.transport import Stream
+
+RETRY_SECONDS: Final = 0.5
+
+
+class Follower:
+    """Streams one output of one container to `write`, in a thread of its own.
+
+    After a lost connection the log is read again from its start, and what was written already is skipped by count.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        name: str,
+        write: Callable[[bytes], None],
+        *,
+        stream: Literal["All", "Stdout", "Stderr"] = "All",
+        container: str | None = None,
+        tail_lines: int | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self._client = client
+        self._target = (namespace, name)
+        self._write = write
+        self._stream = stream
+        self._container = container
+        self._tail_lines = tail_lines
+        self._retry_seconds = retry_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name=f"follow-{stream}", daemon=True)
+        self._written = 0
+        self.error: Exception | None = None
+        """What ended the following early; None when the log came to its end."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Do not connect again; a read that waits is left behind with its (daemon) thread."""
+        self._stop.set()
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait until the log has come to its end. False when it has not within `timeout` seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def run(self) -> None:
+        """Follow in this thread. Raises ApiError, or OSError of the writer."""
+        while not self._stop.is_set():
+            try:
+                self._once()
+                if self._finished():
+                    return
+            except NotFound:
+                # The pod was removed; there is no more to come.
+                return
+            except (Unreachable, ServerError, TooManyRequests):
+                pass
+            self._stop.wait(self._retry_seconds)
+
+    def _finished(self) -> bool:
+        """Whether the end of the stream was the end of the log. A server that stops in order ends streams too."""
+        namespace, name = self._target
+        pod = self._client.get(PODS, name, namespace)
+        statuses = pod.status.container_statuses
+        running = [one for one in statuses if one.state.running and self._container in {None, one.name}]
+        return is_terminal(pod) or not running
+
+    def _guarded(self) -> None:
+        try:
+            self.run()
+        except (ApiError, OSError) as error:
+            self.error = error
+
+    def _once(self) -> None:
+        if self._tail_lines is not None:
+            self._write_tail(self._tail_lines)
+        skip = self._written
+        for chunk in self._chunks(follow=True):
+            fresh = chunk[skip:]
+            skip = max(0, skip - len(chunk))
+            if fresh:
+                self._write(fresh)
+                self._written += len(fresh)
+
+    def _write_tail(self, lines: int) -> None:
+        """Write the last lines and count all bytes before: only a count from the start survives a new connection."""
+        kept: collections.deque[bytes] = collections.deque(maxlen=lines)
+        rest, total = b"", 0
+        for chunk in self._chunks(follow=False):
+            total += len(chunk)
+            *whole, rest = (rest + chunk).split(b"\n")
+            kept.extend(line + b"\n" for line in whole)
+        if rest:
+            kept.append(rest)
+        if kept:
+            self._write(b"".join(kept))
+        self._written, self._tail_lines = total, None
+
+    def _chunks(self, *, follow: bool) -> Stream:
+        namespace, name = self._target
+        return self._client.logs(namespace, name, container=self._container, follow=follow, stream=self._stream)
