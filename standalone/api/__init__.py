@@ -1,0 +1,1 @@
+"""Embedded API server: the part of the Kubernetes API that Slacktide uses, on SQLite and a Unix socket."""
