@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from urllib.parse import urlencode
 
+import structlog
 import urllib3
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
@@ -22,6 +23,7 @@ from urllib3.connectionpool import HTTPConnectionPool
 from slacktide.cluster.credentials import Access, CredentialSource, Endpoint
 from slacktide.cluster.errors import CredentialsError, Unreachable, Unreadable, from_response
 
+_LOG: Final = structlog.get_logger("cluster.transport")
 _POOL_SIZE: Final = 32
 _CHUNK_BYTES: Final = 64 * 1024
 _ERROR_BODY_BYTES: Final = 64 * 1024
@@ -293,6 +295,8 @@ def ssl_context(endpoint: Endpoint) -> ssl.SSLContext:
         # told us to trust exactly this one; signature, expiry and host name are checked as before.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if not endpoint.verify:
+            _LOG.warning("the API server is not verified, as the kubeconfig asks", server=endpoint.url)
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if endpoint.cert_file:

@@ -25,6 +25,8 @@ class Call:
     query: dict[str, str]
     headers: dict[str, str]
     raw: bytes
+    peer: str = ""
+    """Common name of the client certificate."""
 
     @property
     def body(self):
@@ -107,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self):
         parts = urlsplit(self.path)
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        call = Call(self.command, parts.path, dict(parse_qsl(parts.query)), dict(self.headers), raw)
+        call = Call(self.command, parts.path, dict(parse_qsl(parts.query)), dict(self.headers), raw, self._peer())
         api: FakeApi = self.server.api
         with api.lock:
             api.calls.append(call)
@@ -128,6 +130,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
         if "Content-Length" in reply.headers:
             self.close_connection = True
+
+    def _peer(self):
+        certificate = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
+        return dict(part[0] for part in certificate["subject"]).get("commonName", "") if certificate else ""
 
     def _stream(self, chunks):
         self.send_header("Transfer-Encoding", "chunked")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.cluster.cache import Change, changes_of, difference, key_of
@@ -15,6 +15,7 @@ pods = st.builds(make, st.sampled_from("abcd"), st.sampled_from("uvw"), st.sampl
 caches = st.lists(pods).map(lambda items: {key_of(item): item for item in items})
 
 
+@settings(deadline=None)
 @given(caches, caches)
 def test_changes_applied_in_order_give_what_was_listed(cache, listed):
     state = dict(cache)

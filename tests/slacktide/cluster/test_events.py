@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -72,6 +72,7 @@ def test_memory_is_bounded():
     assert (len(correlator._seen), len(correlator._similar), len(correlator._buckets)) == (10, 10, 10)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1000)), max_size=100))
 def test_never_more_writes_than_the_bucket_allows(steps):
     correlator, now, writes = Correlator(Limits(burst=3, refill_seconds=10.0)), 0.0, {"a": 0, "b": 0}
@@ -81,6 +82,7 @@ def test_never_more_writes_than_the_bucket_allows(steps):
         assert writes[uid] <= 3 + now / 10.0 + 1e-6
 
 
+@settings(deadline=None)
 @given(st.text(max_size=3000), st.integers(3, 1024))
 def test_cut_message_fits_and_stays_text(message, limit):
     short = cut_message(message, limit)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.cluster import errors
 from slacktide.cluster.retry import Backoff, repeated
 
 
+@settings(deadline=None)
 @given(st.floats(0.01, 10), st.floats(10, 100), st.integers(1, 200), st.floats(0, 0.999))
 def test_backoff_stays_between_half_and_whole_of_the_doubled_delay(base, cap, failures, random):
     backoff = Backoff(base, cap, lambda: random)

@@ -4,7 +4,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.cluster import PODS, errors
@@ -42,16 +42,19 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(marks)]
 
 
+@settings(deadline=None)
 @given(streams, st.lists(st.integers(0, 10**6), max_size=20))
 def test_events_do_not_depend_on_where_the_bytes_are_cut(data, places):
     assert decode(cut(data, places)) == decode([data])
 
 
+@settings(deadline=None)
 @given(streams)
 def test_one_byte_at_a_time(data):
     assert decode(data[i : i + 1] for i in range(len(data))) == decode([data])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=20))
 def test_any_bytes_either_decode_or_raise_a_cluster_error(data, places):
     assert decode(cut(data, places)) == decode([data])
