@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from slacktide.cluster.codec import Page, as_dict, codec, decode_dict, encode
-from slacktide.cluster.credentials import CredentialSource, ReachSettings, source_for
+from slacktide.cluster.credentials import CredentialSource, source_for
 from slacktide.cluster.errors import ApiError, Gone, Unreadable
 from slacktide.cluster.evict import Eviction, Outcome, eviction_body, eviction_of
 from slacktide.cluster.kinds import PODS, Kind, T
@@ -21,6 +21,7 @@ from slacktide.cluster.retry import repeated
 from slacktide.cluster.transport import Request, Response, Stream, Transport
 from slacktide.cluster.watch import WatchDecoder, WatchEvent
 from slacktide.objects import Pod, View
+from slacktide.settings import ClusterSettings
 
 _R = TypeVar("_R")
 PatchType = Literal["merge", "strategic", "json"]
@@ -375,7 +376,7 @@ class Client:
             return call()
 
 
-def connect(settings: ReachSettings, user_agent: str, metrics: ClusterMetrics | None = None) -> Client:
+def connect(settings: ClusterSettings, user_agent: str, metrics: ClusterMetrics | None = None) -> Client:
     """A client for the API that the settings describe; nothing is sent yet. Raises CredentialsError."""
     return Client(
         source_for(settings), user_agent=user_agent, timeout_seconds=settings.timeout_seconds, metrics=metrics

@@ -19,41 +19,13 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from slacktide.cluster.errors import CredentialsError
+from slacktide.settings import ClusterSettings
+from slacktide.sockets import MAX_SOCKET_PATH
 
 REREAD_SECONDS: Final = 60.0
 """How long a token that was read from a file is used before the file is read again."""
 
-_UNIX_PATH_LIMIT: Final = 107
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-
-
-class ReachSettings(Protocol):
-    """What `connect` reads of `slacktide.settings.ClusterSettings`."""
-
-    @property
-    def server(self) -> str:
-        """unix:/path, http(s)://host:port, or "" for in-cluster, else kubeconfig."""
-        ...  # a protocol member has no body
-
-    @property
-    def kubeconfig(self) -> str:
-        """Path (or several, joined by ":") of a kubeconfig; "" = not asked for."""
-        ...  # a protocol member has no body
-
-    @property
-    def context(self) -> str:
-        """Context of the kubeconfig; "" = its current one."""
-        ...  # a protocol member has no body
-
-    @property
-    def token_file(self) -> str:
-        """File with a bearer token; "" = none."""
-        ...  # a protocol member has no body
-
-    @property
-    def timeout_seconds(self) -> float:
-        """How long to wait for an answer."""
-        ...  # a protocol member has no body
 
 
 @dataclass(frozen=True)
@@ -104,10 +76,10 @@ def checked_endpoint(endpoint: Endpoint) -> Endpoint:
     if path is not None:
         if not path.startswith("/"):
             raise CredentialsError(f"server {endpoint.url!r}: the path of a Unix socket must be absolute")
-        if len(os.fsencode(path)) > _UNIX_PATH_LIMIT:
+        if len(os.fsencode(path)) > MAX_SOCKET_PATH:
             raise CredentialsError(
                 f"server {endpoint.url!r}: the socket path has {len(os.fsencode(path))} bytes, the kernel takes at most"
-                f" {_UNIX_PATH_LIMIT}; use a shorter directory"
+                f" {MAX_SOCKET_PATH}; use a shorter directory"
             )
         return endpoint
     parts = urlsplit(endpoint.url)
@@ -326,7 +298,7 @@ def in_cluster_source(
     return LibrarySource(load, REREAD_SECONDS, clock)
 
 
-def source_for(settings: ReachSettings, environ: Mapping[str, str] | None = None) -> CredentialSource:
+def source_for(settings: ClusterSettings, environ: Mapping[str, str] | None = None) -> CredentialSource:
     """The source that the settings describe.
 
     An explicit server wins; then an explicit kubeconfig; then the pod's own account; then $KUBECONFIG or

@@ -18,14 +18,14 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
-import structlog
 
 from slacktide.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from slacktide.cluster.kinds import LEASES, Kind
 from slacktide.cluster.metrics import ClusterMetrics
 from slacktide.objects import Lease, LeaseSpec, View
+from slacktide.observe import get_logger
 
-_LOG: Final = structlog.get_logger("cluster.election")
+_LOG: Final = get_logger("cluster.election")
 _JITTER: Final = 1.2
 _MINIMAL_TIMEOUT_SECONDS: Final = 0.25
 

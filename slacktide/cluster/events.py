@@ -9,16 +9,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 
-import structlog
-
 from slacktide.cluster.correlate import Correlator, Limits, Occurrence, Write, cut_message
 from slacktide.cluster.errors import AlreadyExists, ClusterError, NotFound, ServerError, TooManyRequests, Unreachable
 from slacktide.cluster.kinds import EVENTS, HasMetadata, Kind
 from slacktide.cluster.metrics import ClusterMetrics
 from slacktide.cluster.retry import Backoff
 from slacktide.objects import Event, EventSource, ObjectMeta, ObjectReference, View
+from slacktide.observe import get_logger
 
-_LOG: Final = structlog.get_logger("cluster.events")
+_LOG: Final = get_logger("cluster.events")
 _ATTEMPTS: Final = 4
 _NAME_LIMIT: Final = 253
 

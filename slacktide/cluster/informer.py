@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic
 
-import structlog
-
 from slacktide.cluster.cache import Change, Key, changes_of, difference, key_of
 from slacktide.cluster.client import INACTIVITY_SECONDS, Client, Watch
 from slacktide.cluster.errors import ClusterError, Gone, Unreachable, Unreadable
@@ -22,8 +20,9 @@ from slacktide.cluster.kinds import Kind, T
 from slacktide.cluster.metrics import ClusterMetrics
 from slacktide.cluster.retry import Backoff
 from slacktide.cluster.watch import WatchEvent
+from slacktide.observe import get_logger
 
-_LOG: Final = structlog.get_logger("cluster.informer")
+_LOG: Final = get_logger("cluster.informer")
 _BACKOFF_BASE_SECONDS: Final = 0.5
 _BACKOFF_CAP_SECONDS: Final = 30.0
 _SHORT_WATCH_SECONDS: Final = 1.0

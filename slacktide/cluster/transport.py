@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from urllib.parse import urlencode
 
-import structlog
 import urllib3
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
 from slacktide.cluster.credentials import Access, CredentialSource, Endpoint
 from slacktide.cluster.errors import CredentialsError, Unreachable, Unreadable, from_response
+from slacktide.observe import get_logger
 
-_LOG: Final = structlog.get_logger("cluster.transport")
+_LOG: Final = get_logger("cluster.transport")
 _POOL_SIZE: Final = 32
 _CHUNK_BYTES: Final = 64 * 1024
 _ERROR_BODY_BYTES: Final = 64 * 1024

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -25,15 +24,14 @@ from slacktide.cluster.credentials import (
     source_for,
 )
 from slacktide.cluster.transport import ssl_context
+from slacktide.settings import ClusterSettings
 from tests.slacktide.cluster.fakeapi import FakeApi, Reply, status
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl command")
 
 
 def reach(**fields):
-    return SimpleNamespace(
-        **{"server": "", "kubeconfig": "", "context": "", "token_file": "", "timeout_seconds": 5.0, **fields}
-    )
+    return ClusterSettings(**fields)
 
 
 class Pki:
@@ -391,12 +389,11 @@ def test_kubernetes_package_is_not_imported_for_sockets_and_tokens(tmp_path):
     (tmp_path / "token").write_text("t")
     program = f"""
         import sys
-        from types import SimpleNamespace
         from slacktide.cluster import connect, errors
+        from slacktide.settings import ClusterSettings
         for server, token in (("unix:/nonexistent", ""), ("http://127.0.0.1:1", {str(tmp_path / "token")!r}),
                               ("https://127.0.0.1:1", {str(tmp_path / "token")!r})):
-            client = connect(SimpleNamespace(server=server, kubeconfig="", context="", token_file=token,
-                                             timeout_seconds=1.0), user_agent="t")
+            client = connect(ClusterSettings(server=server, token_file=token), user_agent="t")
             try:
                 client.version()
             except errors.Unreachable:
