@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from slacktide import __version__
 from slacktide.errors import SettingsError
 from slacktide.settings import files, values
@@ -208,14 +210,15 @@ def _build(
 ) -> S | None:
     """The settings struct with its groups; rules that span fields speak here. None when a group cannot be made."""
     fields: dict[str, Any] = {}
-    for name in settings_type.__struct_fields__:
-        path = (*prefix, name)
+    for field in msgspec.structs.fields(settings_type):
+        path = (*prefix, field.name)
         if path in chosen:
-            fields[name] = chosen[path]
+            fields[field.name] = chosen[path]
         else:
-            default = getattr(settings_type(), name)
+            # Asked of the field, not of an instance: a rule that spans fields may refuse one made of defaults alone.
+            default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
             assert is_group(type(default)), f"{path} is neither an option nor a group"
-            fields[name] = _build(type(default), path, chosen, problems)
+            fields[field.name] = _build(type(default), path, chosen, problems)
     if any(value is None and (*prefix, name) not in chosen for name, value in fields.items()):
         return None
     try:
