@@ -143,10 +143,7 @@ class Containers:
             if self._groups.kill(attempt.pod_uid, attempt.id):
                 return None
         else:
-            strays = proc.marked(attempt.id)
-            for pid in strays:
-                kill(pid)
-            if strays:
+            if _kill_marked(attempt.id):
                 return None
         stored = self._known[attempt.id]
         record = ExitRecord(
@@ -187,13 +184,6 @@ class Containers:
         """Remove the logs of a pod that is gone."""
         shutil.rmtree(os.path.join(self._logs.directory, f"{namespace}_{pod}_{uid}"), ignore_errors=True)
 
-    def reap(self, seconds: float) -> None:
-        """Wait for children that are already ending, so that none stays a zombie of this process."""
-        end = time.monotonic() + seconds
-        for process in self._shims.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, end - time.monotonic()))
-
     def _with_stopping(self, attempt: Attempt) -> Attempt:
         stopping = self._unwritten.get(attempt.id)
         return replace(attempt, stopping=stopping) if stopping and attempt.stopping is None else attempt
@@ -206,6 +196,9 @@ class Containers:
         except CorruptRecord as error:
             self._known.pop(container_id, None)
             self.corrupt.append(f"{error}; set aside as {self._store.set_aside(container_id)}")
+            if self._groups is None:
+                # With cgroups the plan finds a group without a record and kills it; without, nobody would know.
+                _kill_marked(container_id)
 
     def _config(self, start: Start, container_id: ContainerId, qos: str) -> Config:
         meta, container = start.pod.metadata, start.container
@@ -269,3 +262,11 @@ class Containers:
     def _undo(self, uid: PodUid, container_id: ContainerId) -> None:
         with contextlib.suppress(KernelError):
             self.remove_container_group(uid, container_id)
+
+
+def _kill_marked(container_id: ContainerId) -> int:
+    """Kill processes that carry a container's mark; returns how many there were."""
+    strays = proc.marked(container_id)
+    for pid in strays:
+        kill(pid)
+    return len(strays)

@@ -176,6 +176,9 @@ class Shim:
             try:
                 self._exit_file.write(record)
                 break
+            except FileNotFoundError:
+                # The directory was set aside or removed: nobody will read it.
+                break
             except OSError:
                 time.sleep(1.0)
         self._wake()
