@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disabl
 from slacktide import __version__
 
 # A second series beside every counter, with its start time, would double what a node sends for nothing.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library gives it no types
 
 
 def build_info(registry: CollectorRegistry, component: str) -> None:

@@ -71,7 +71,7 @@ class ObserveServer:
             self._server = _Server(self._listen, self._answers)
         except OSError as error:
             raise SettingsError([f"{_SETTING}: cannot listen at {_shown(self._listen)}: {error.strerror}"]) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="observe", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="observe", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from slacktide.errors import SettingsError
+from slacktide.sockets import (
+    MAX_SOCKET_PATH,
+    Listen,
+    check_socket_path,
+    parse_listen,
+    remove_socket,
+    remove_stale_socket,
+)
+
+
+@pytest.fixture
+def serve():
+    """Makes listening sockets and closes them at the end."""
+    made = []
+
+    def listen(path: str) -> socket.socket:
+        server = socket.socket(socket.AF_UNIX)
+        made.append(server)
+        server.bind(path)
+        server.listen()
+        return server
+
+    yield listen
+    for server in made:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "listen"),
+    [
+        ("unix:/run/a.sock", Listen(path="/run/a.sock")),
+        ("127.0.0.1:9090", Listen(host="127.0.0.1", port=9090)),
+        ("localhost:0", Listen(host="localhost", port=0)),
+        (":9090", Listen(port=9090)),
+        ("[::1]:9090", Listen(host="::1", port=9090)),
+    ],
+)
+def test_addresses(text, listen):
+    assert parse_listen(text) == listen
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "9090", "host", "host:", "host:http", "host:65536", "host:-1", "::1:9090", "a:\u0661", "unix:", "unix:a"],
+)
+def test_what_is_no_address(text):
+    with pytest.raises(SettingsError, match=r"observe\.listen = "):
+        parse_listen(text, "observe.listen")
+
+
+def test_the_longest_path_is_the_kernels(tmp_path, serve):
+    room = MAX_SOCKET_PATH - len(os.fsencode(tmp_path)) - 1
+    path = str(tmp_path / ("a" * room))
+    serve(check_socket_path(path))
+    with pytest.raises(SettingsError, match="108 bytes long, and a socket path holds 107"):
+        check_socket_path(path + "a")
+    with pytest.raises(OSError, match="too long"):
+        serve(path + "a")
+
+
+def test_length_is_counted_in_bytes():
+    with pytest.raises(SettingsError, match="121 bytes"):
+        check_socket_path("/" + "\N{EURO SIGN}" * 40)
+
+
+def test_a_stale_socket_is_removed(tmp_path, serve):
+    path = str(tmp_path / "a.sock")
+    remove_stale_socket(path)
+    serve(path).close()
+    assert os.path.exists(path)
+    remove_stale_socket(path)
+    assert not os.path.exists(path)
+
+
+def test_a_socket_in_use_is_left_alone(tmp_path, serve):
+    path = str(tmp_path / "a.sock")
+    serve(path)
+    with pytest.raises(SettingsError, match="another process listens there"):
+        remove_stale_socket(path)
+    assert os.path.exists(path)
+
+
+def test_a_file_is_left_alone(tmp_path):
+    path = tmp_path / "a.sock"
+    path.write_text("mine")
+    with pytest.raises(SettingsError, match="no socket"):
+        remove_stale_socket(str(path))
+    assert path.read_text() == "mine"
+
+
+def test_removing_twice_is_fine(tmp_path, serve):
+    path = str(tmp_path / "a.sock")
+    serve(path)
+    remove_socket(path)
+    remove_socket(path)
