@@ -10,7 +10,6 @@ import os
 import time
 
 PART_BYTES = 16 * 1024
-_RETRY_SECONDS = 1.0
 
 
 def stamp(nanoseconds: int) -> str:
@@ -57,15 +56,17 @@ class Lines:
 class LogFile:
     """One log with its rotated predecessors: PATH, PATH.1 (newest) ... PATH.KEEP-1.
 
-    Never raises: what cannot be written is counted in `lost`, and said in the log itself once there is room.
+    Never raises: what cannot be written is counted in `lost`, and said in the log itself once there is room. After a
+    failure the disk is left alone for `retry_seconds`.
     """
 
-    def __init__(self, path: str, max_bytes: int, keep: int) -> None:
+    def __init__(self, path: str, max_bytes: int, keep: int, retry_seconds: float = 1.0) -> None:
         self.path = path
         self.lost = 0
         self.reason = ""
         self._max_bytes = max_bytes
         self._keep = keep
+        self._retry_seconds = retry_seconds
         self._unsaid = 0
         self._descriptor: int | None = None
         self._size = 0
@@ -135,7 +136,7 @@ class LogFile:
 
     def _failed(self, error: OSError) -> None:
         self.reason = error.strerror or str(error)
-        self._retry_at = time.monotonic() + _RETRY_SECONDS
+        self._retry_at = time.monotonic() + self._retry_seconds
 
     def _open(self) -> bool:
         try:

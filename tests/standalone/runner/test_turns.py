@@ -116,7 +116,7 @@ def test_restarts_with_back_off(bench, api, tmp_path):
     assert status["lastState"]["terminated"]["exitCode"] == 1
     assert bench.phase() == "Running"
     assert "BackOff" in bench.recorder.reasons()
-    assert len([one for one in bench.attempts()]) <= 3
+    assert len(bench.attempts()) <= 3
     assert marker.read_text().count("x") >= 4
 
 
