@@ -8,7 +8,9 @@ works again the stream is ended, because what is not acknowledged is sent again 
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
+import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Protocol
 
@@ -61,18 +63,6 @@ class _Pending:
     received: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Busy:
-    """The writer has no room: the agent is told to wait."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _End:
-    """The agent has ended the stream, or reading it failed with `error`."""
-
-    error: BaseException | None
-
-
 class Ingest:
     """What all streams share."""
 
@@ -102,46 +92,67 @@ class _Stream:
     def __init__(self, shared: Ingest) -> None:
         self._shared = shared
         self._node: str | None = None
-        self._queue: asyncio.Queue[_Pending | _Busy | _End] = asyncio.Queue(_PENDING_MESSAGES)
+        self._pending: collections.deque[_Pending] = collections.deque()
+        self._room = asyncio.Semaphore(_PENDING_MESSAGES)
+        self._news = asyncio.Event()
+        self._busy = False
+        self._ended = False
+        self._error: BaseException | None = None
         self._boot = ""
         self._durable = 0
         self._hole = False
 
     async def read(self, requests: AsyncIterator[usage_pb2.ReportRequest]) -> None:
-        """Take requests until the agent ends; the bounded queue makes a fast agent wait."""
-        error: BaseException | None = None
+        """Take requests until the agent ends; bounded room makes a fast agent wait."""
         try:
             async for request in requests:
-                await self._queue.put(await self._take(request))
-        except Exception as caught:  # noqa: BLE001 - handed to the answering side, which ends the stream with it
-            error = caught
-        await self._queue.put(_End(error))
+                await self._room.acquire()
+                pending = await self._take(request)
+                self._pending.append(pending)
+                pending.durable.add_done_callback(lambda _: self._news.set())
+        except Exception as error:  # noqa: BLE001 - handed to the answering side, which ends the stream with it
+            self._error = error
+        self._ended = True
+        self._news.set()
 
     async def answers(self) -> AsyncIterator[usage_pb2.ReportResponse]:
         """One response for each message, or for several that became durable together."""
         while True:
-            item = await self._queue.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            if isinstance(item, _Busy):
+            await self._news.wait()
+            self._news.clear()
+            if self._busy:
+                self._busy = False
                 yield self._response([], BUSY_RETRY_MILLIS)
-                continue
-            yield await self._answer(item)
+            for _, ready in itertools.groupby(self._ready(), key=lambda item: item.boot_id):
+                yield self._answer(list(ready))
+            if self._ended and not self._pending:
+                if self._error is not None:
+                    raise self._error
+                return
 
-    async def _answer(self, item: _Pending) -> usage_pb2.ReportResponse:
-        durable = await item.durable
-        if item.boot_id and item.boot_id != self._boot:
-            self._boot, self._durable = item.boot_id, 0
-        if not durable:
-            self._hole = True
-            return self._response(item.refusals, FAILED_RETRY_MILLIS)
-        if self._hole and item.highest:
-            raise Resend
-        self._durable = max(self._durable, item.highest)
-        self._shared.metrics.ack_seconds.observe(self._shared.clock.now().monotonic - item.received)
-        return self._response(item.refusals, None)
+    def _ready(self) -> list[_Pending]:
+        ready: list[_Pending] = []
+        while self._pending and self._pending[0].durable.done():
+            ready.append(self._pending.popleft())
+            self._room.release()
+        return ready
+
+    def _answer(self, items: list[_Pending]) -> usage_pb2.ReportResponse:
+        retry: int | None = None
+        refusals: list[usage_pb2.Refusal] = []
+        for item in items:
+            refusals += item.refusals
+            if item.boot_id and item.boot_id != self._boot:
+                self._boot, self._durable = item.boot_id, 0
+            if not item.durable.result():
+                self._hole = True
+                retry = FAILED_RETRY_MILLIS
+                continue
+            if self._hole and item.highest:
+                raise Resend
+            self._durable = max(self._durable, item.highest)
+            self._shared.metrics.ack_seconds.observe(self._shared.clock.now().monotonic - item.received)
+        return self._response(refusals, retry)
 
     def _response(self, refusals: list[usage_pb2.Refusal], retry: int | None) -> usage_pb2.ReportResponse:
         return usage_pb2.ReportResponse(
@@ -208,8 +219,8 @@ class _Stream:
         told = False
         while not self._shared.writer.submit(batch, done):
             if not told:
-                await self._queue.put(_Busy())
-                told = True
+                self._busy = told = True
+                self._news.set()
             await asyncio.sleep(_BUSY_POLL_SECONDS)
         return durable
 
