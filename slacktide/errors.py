@@ -10,6 +10,7 @@ SlacktideError
         Unsupported    this kernel or this mount has no such file or function
         Refused        the value was understood and refused (EINVAL, EBUSY, ERANGE, ...)
         NotPermitted   we lack the right (EACCES, EPERM, EROFS)
+                       anything else, such as a lack of descriptors, is a KernelError itself
 
 Errors of the Kubernetes API are in `slacktide.cluster.errors`.
 """

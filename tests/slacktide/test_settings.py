@@ -273,6 +273,19 @@ def test_a_rule_that_spans_fields_speaks_when_the_fields_are_right():
     assert problems(["--dry-run", "--cgroups", "off"]) == ["dry_run with cgroups off would do nothing: choose one"]
 
 
+def test_a_rule_may_refuse_the_defaults_and_then_a_choice_is_needed():
+    class Needy(Settings, frozen=True):
+        observe: ReportSettings = ReportSettings()
+        node: str = ""
+
+        def __post_init__(self) -> None:
+            if not self.node:
+                raise ValueError("node is missing: say which one with --node")
+
+    assert problems((), {}, Needy) == ["node is missing: say which one with --node"]
+    assert use(["--node", "a"], {}, Needy).settings.node == "a"
+
+
 def test_environment():
     environ = {
         "SLACKTIDE_AGENT_TARGETS": "a, b",
