@@ -153,7 +153,7 @@ class Scheduler:
         _log.error("attempt failed", pod=attempt.info.key, node=attempt.node, exc_info=error)
         try:
             self._undo_and_requeue(attempt, failed(f"the scheduler failed: {error!r}", error))
-        except Exception:
+        except Exception:  # noqa: BLE001  # the attempt must end whatever is broken
             _log.exception("pod not requeued", pod=attempt.info.key)
             self._queue.done(attempt.info.uid)
 

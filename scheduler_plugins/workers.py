@@ -32,5 +32,5 @@ class Workers:
             task = self._tasks.get()
             try:
                 task()
-            except Exception:
+            except Exception:  # noqa: BLE001  # a task that fails must not take its thread along
                 _log.exception("task failed")

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StateKey(Generic[T]):
     """Names one value of type T in the state; `name` is `PluginName/what`, unique over all plugins."""
 
