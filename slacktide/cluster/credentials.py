@@ -8,15 +8,16 @@ the in-cluster account); it is imported only when one of them is asked for, beca
 
 from __future__ import annotations
 
+import base64
 import importlib
 import ipaddress
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
 from slacktide.cluster.errors import CredentialsError
 from slacktide.settings import ClusterSettings
@@ -70,6 +71,19 @@ class CredentialSource(Protocol):
         ...  # a protocol member has no body
 
 
+def without_userinfo(url: str) -> tuple[str, str | None]:
+    """The URL without `user:password@`, and the Authorization header that stands for them (None without).
+
+    kubectl sends no token over plain HTTP, so a kubeconfig for a loopback server may carry its secret this way.
+    """
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url, None
+    userinfo, _, address = parts.netloc.rpartition("@")
+    secret = base64.b64encode(unquote_to_bytes(userinfo)).decode()
+    return urlunsplit(parts._replace(netloc=address)), f"Basic {secret}"
+
+
 def checked_endpoint(endpoint: Endpoint) -> Endpoint:
     """The endpoint itself, or CredentialsError where its URL cannot or must not be used."""
     path = endpoint.unix_path
@@ -87,8 +101,8 @@ def checked_endpoint(endpoint: Endpoint) -> Endpoint:
         raise CredentialsError(
             f"server {endpoint.url!r}: expected unix:/path, https://host:port or http://127.0.0.1:port"
         )
-    if parts.query or parts.fragment or parts.username:
-        raise CredentialsError(f"server {endpoint.url!r}: must have no user, query or fragment")
+    if parts.query or parts.fragment:
+        raise CredentialsError(f"server {endpoint.url!r}: must have no query or fragment")
     if parts.scheme == "http" and not _is_loopback(parts.hostname):
         raise CredentialsError(
             f"server {endpoint.url!r}: plain HTTP is allowed on this machine only (127.0.0.1); use https://"
@@ -109,7 +123,8 @@ class TokenFileSource:
     """A fixed endpoint, with the token of a file where one is named."""
 
     def __init__(self, endpoint: Endpoint, token_file: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        self._endpoint = checked_endpoint(endpoint)
+        url, self._basic = without_userinfo(endpoint.url)
+        self._endpoint = checked_endpoint(replace(endpoint, url=url))
         self._token_file = token_file
         self._clock = clock
         self._lock = threading.Lock()
@@ -119,7 +134,7 @@ class TokenFileSource:
     def current(self) -> Access:
         """The endpoint and the token, which is read again when it is older than a minute."""
         if not self._token_file:
-            return Access(self._endpoint, None)
+            return Access(self._endpoint, self._basic)
         with self._lock:
             if self._clock() - self._read_at >= REREAD_SECONDS:
                 self._read()
@@ -196,8 +211,9 @@ class LibrarySource:
         with _library_errors("refresh the API credentials"):
             header = configuration.get_api_key_with_prefix("BearerToken")
         files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+        url, basic = without_userinfo(configuration.host.rstrip("/"))
         endpoint = Endpoint(
-            url=configuration.host.rstrip("/"),
+            url=url,
             ca_file=configuration.ssl_ca_cert or None,
             cert_file=configuration.cert_file or None,
             key_file=configuration.key_file or None,
@@ -206,7 +222,7 @@ class LibrarySource:
             proxy=configuration.proxy or None,
             stamps=tuple(_modified(path) for path in files if path),
         )
-        return Access(checked_endpoint(endpoint), header.strip() if header else None)
+        return Access(checked_endpoint(endpoint), header.strip() if header else basic)
 
 
 def _modified(path: str) -> int:

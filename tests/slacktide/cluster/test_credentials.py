@@ -279,6 +279,20 @@ def test_token_file_of_a_kubeconfig_is_read_again_each_minute(tmp_path):
     assert source.current().authorization == "Bearer two"
 
 
+@pytest.mark.parametrize("how", ["kubeconfig", "server"])
+def test_user_and_password_of_the_address_become_a_header_and_are_shown_nowhere(api, tmp_path, open_client, how):
+    api.on("GET", "/version", Reply({"gitVersion": "v1"}), status(500))
+    url = api.url.replace("http://", "http://slacktide:s%2Fecret@")
+    settings = reach(server=url) if how == "server" else reach(kubeconfig=kubeconfig(tmp_path / "config", url))
+    client = open_client(source_for(settings, {}))
+    client.version()
+    assert api.calls[0].headers["Authorization"] == "Basic " + base64.b64encode(b"slacktide:s/ecret").decode()
+    api.close()
+    with pytest.raises(errors.Unreachable) as caught:
+        client.version()
+    assert "ecret" not in str(caught.value)
+
+
 def test_context_by_name(tmp_path):
     path = kubeconfig(
         tmp_path / "config",
