@@ -37,6 +37,8 @@ MINIMUM_FREE_BYTES: Final = 64 << 20
 """Less free space than this and nothing is started: history, objects and logs would fail one after another."""
 
 _FOLDERS: Final = ("run", "api", "runner", "agent", "predictor", "logs", "log", "config")
+_BEFORE_STATE: Final = {"lock", "log"}
+"""What may be there before state.json: the lock that guards its making, the log of a supervisor that starts."""
 _OBSERVED: Final = ("api", "runner", "predictor", "scheduler", "agent")
 _INSTANCE: Final = re.compile(r"[0-9a-f]{8}")
 
@@ -189,7 +191,7 @@ def create(root: str) -> None:
         entries, facts = set(os.listdir(root)), os.stat(root)
     except OSError as error:
         raise _unusable(root, error) from None
-    if entries - {"lock"} and "state.json" not in entries:
+    if entries - _BEFORE_STATE and "state.json" not in entries:
         raise StateError(f"{root} is no state directory and not empty: choose an empty or new one with --state")
     if facts.st_uid != os.geteuid():
         raise StateError(

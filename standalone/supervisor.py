@@ -141,6 +141,7 @@ class Supervisor:
                 if child.process is None:
                     child.due = self._clock() + self._policy.longest_seconds
                     self._set(child, "restarting", f"cannot be started: {error}")
+        rotate(self._state.log_file("supervisor"))
         self.trouble = self._write() or trouble
 
     @property

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -24,10 +24,10 @@ from slacktide.errors import SettingsError, SlacktideError, StateError
 from slacktide.kernel.hierarchy import Hierarchy, discover
 from slacktide.observe import get_logger, setup_logging
 from slacktide.settings import ClusterSettings, DaemonSettings, load
-from standalone.components import STOP_ORDER, components
+from standalone.components import STOP_ORDER, Component, components
 from standalone.drain import ClusterError, PodDrain, longest_grace, names
 from standalone.state import Lock, StateDir, create, prepare, resolve
-from standalone.supervisor import ComponentReport, Supervisor, stop_leftovers, tail
+from standalone.supervisor import ComponentReport, Supervisor, read_report, stop_leftovers, tail
 from standalone.sweep import sweep
 
 TURN_SECONDS: Final = 0.2
@@ -101,6 +101,8 @@ def run(
     on_change: Callable[[ComponentReport], None] = lambda _report: None,
     on_turn: Callable[[Supervisor], None] = lambda _supervisor: None,
     say: Callable[[str], None] = lambda _text: None,
+    daemons: Callable[[StateDir, str], Sequence[Component]] = components,
+    drains: Callable[[StateDir], PodDrain] = lambda state: PodDrain(_connect(state)),
 ) -> list[str]:
     """Run everything until a stop is asked for; returns what could not be ended or removed, one sentence each.
 
@@ -110,33 +112,42 @@ def run(
     with Lock(root):
         state = prepare(root)
         _clear_leftovers(state, say)
-        supervisor = Supervisor(components(state, node), state, node, on_change=on_change)
-        failed = True
+        supervisor = Supervisor(daemons(state, node), state, node, on_change=on_change)
+        failed, failure = True, ""
         try:
             failure = _watch(supervisor, stop, on_turn, say)
-            failed = failure is not None
+            failed = bool(failure)
         finally:
             # A daemon that never came up cannot end pods; those that an earlier life left are not touched either.
-            problems = [] if failed else end_pods(supervisor, state, stop, say, on_turn)
+            problems = [] if failed else end_pods(supervisor, drains(state), stop, say, on_turn)
             problems += _end_daemons(supervisor, say)
             problems += _remove_traces(state, kill=not failed)
-        if failure is not None:
-            raise StartFailed(_explain(supervisor, state, failure))
+        if failed:
+            raise StartFailed(failure)
         return problems
 
 
-def clean(root: str, say: Callable[[str], None] = lambda _text: None) -> list[str]:
+def clean(
+    root: str,
+    say: Callable[[str], None] = lambda _text: None,
+    *,
+    daemons: Callable[[StateDir, str], Sequence[Component]] = components,
+    drains: Callable[[StateDir], PodDrain] = lambda state: PodDrain(_connect(state)),
+) -> list[str]:
     """End what a killed supervisor left: daemons, pods, cgroups, sockets. Returns what stayed, one sentence each.
 
     API server and runner are started once more, since only they can end pods and say so in their status.
     """
     with Lock(root):
         state = prepare(root)
+        # Pods are bound to the name that the node had, which only the killed supervisor wrote down.
+        report = read_report(state)
+        node = report.node if report else node_name("", socket.gethostname())
         _clear_leftovers(state, say)
-        needed = [component for component in components(state, "") if component.name in {"api", "runner"}]
-        supervisor = Supervisor(needed, state, "")
+        needed = [component for component in daemons(state, node) if component.name in {"api", "runner"}]
+        supervisor = Supervisor(needed, state, node)
         try:
-            problems = end_pods(supervisor, state, StopRequests(), say)
+            problems = end_pods(supervisor, drains(state), StopRequests(), say)
         finally:
             problems = _end_daemons(supervisor, say)
         return problems + _remove_traces(state, kill=True)
@@ -155,15 +166,15 @@ def _watch(
     stop: StopRequests,
     on_turn: Callable[[Supervisor], None],
     say: Callable[[str], None],
-) -> str | None:
-    """Turn until a stop is asked for (None), or until a daemon will not come up (its name)."""
+) -> str:
+    """Turn until a stop is asked for (""), or until a daemon will not come up (which, and why)."""
     trouble, reloads, was_ready = "", stop.reloads, False
     while not stop.count:
         supervisor.turn()
         on_turn(supervisor)
         was_ready = was_ready or supervisor.all_ready()
         if not was_ready and (failure := supervisor.start_failure()):
-            return failure
+            return _explain(supervisor, failure)
         if supervisor.trouble and supervisor.trouble != trouble:
             say(f"supervision is impaired: {supervisor.trouble}")
         trouble = supervisor.trouble
@@ -171,22 +182,19 @@ def _watch(
             reloads = stop.reloads
             supervisor.reload()
         time.sleep(TURN_SECONDS)
-    return None
+    return ""
 
 
 def end_pods(
     supervisor: Supervisor,
-    state: StateDir,
+    drain: PodDrain,
     stop: StopRequests,
     say: Callable[[str], None],
     on_turn: Callable[[Supervisor], None] = lambda _supervisor: None,
-    *,
-    drain: PodDrain | None = None,
 ) -> list[str]:
     """Delete all pods and wait until the runner has removed them; daemons that die meanwhile are started again."""
     supervisor.begin_stop()
     supervisor.stop("scheduler")
-    drain = drain or PodDrain(_connect(state))
     asked, forced, last_answer = stop.count, False, time.monotonic()
     deadline: float | None = None
     pods = []
@@ -241,10 +249,10 @@ def _sweep(hierarchy: Hierarchy, state: StateDir, *, kill: bool) -> list[str]:
     return left if kill else []
 
 
-def _explain(supervisor: Supervisor, state: StateDir, name: str) -> str:
-    log = state.log_file(name)
-    said = tail(log)
-    text = f"{name} does not come up ({supervisor.reports[name].detail or 'see its log'}); its log is {log}"
+def _explain(supervisor: Supervisor, name: str) -> str:
+    report = supervisor.reports[name]
+    said = tail(report.log)
+    text = f"{name} does not come up ({report.detail}); its log is {report.log}"
     return f"{text}\n{said}" if said else text
 
 
