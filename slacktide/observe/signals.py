@@ -1,4 +1,4 @@
-"""One way to stop: SIGTERM or SIGINT sets an event; a second one, or a body that does not end in time, exits hard.
+"""One way to stop: SIGTERM or SIGINT sets an event; a second one later, or a body that does not end, exits hard.
 
 Signals arrive through a wakeup descriptor (signal.set_wakeup_fd), written in C the moment they come, and are handled
 by an ordinary thread. So nothing runs inside a signal handler, where setting an Event can deadlock with the main
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
@@ -22,6 +23,10 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 DEADLINE_SECONDS: Final = 8.0
 """From the first stop to a hard exit; below the ten seconds that supervisors and Kubernetes commonly give."""
+
+SECOND_AFTER_SECONDS: Final = 1.0
+"""A further signal counts as a second one from here on: Ctrl-C reaches a whole process group, and its parent then
+often sends SIGTERM as well, which is one wish and not two."""
 
 EXIT_STUCK: Final = 70
 """Exit code of a daemon that did not end in time (EX_SOFTWARE of sysexits.h)."""
@@ -37,11 +42,18 @@ class StopSignals:
     for other threads to wait on and never to set.
     """
 
-    def __init__(self, deadline_seconds: float = DEADLINE_SECONDS, hard_exit: Callable[[int], None] = os._exit) -> None:
+    def __init__(
+        self,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        hard_exit: Callable[[int], None] = os._exit,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.event = threading.Event()
         self.reason = ""
         self._deadline_seconds = deadline_seconds
         self._hard_exit = hard_exit
+        self._clock = clock
+        self._stopped_at = 0.0
         self._lock = threading.Lock()
         self._wake = threading.Condition()
         self._reload_asked = False
@@ -90,6 +102,7 @@ class StopSignals:
             if self.event.is_set():
                 return
             self.reason = reason
+            self._stopped_at = self._clock()
             self.event.set()
             callbacks = list(self._on_stop)
             self._watchdog = threading.Timer(self._deadline_seconds, self._stuck)
@@ -151,11 +164,11 @@ class StopSignals:
                 self._wake.notify_all()
         elif number in STOP_SIGNALS:
             name = signal.Signals(number).name
-            if self.event.is_set():
+            if not self.event.is_set():
+                self.set(f"signal {name}")
+            elif self._clock() - self._stopped_at >= SECOND_AFTER_SECONDS:
                 _log.warning("a second signal: leaving at once", signal=name)
                 self._hard_exit(128 + number)
-            else:
-                self.set(f"signal {name}")
 
     def _stuck(self) -> None:
         _log.error("not ended in time after the stop: leaving at once", seconds=self._deadline_seconds)

@@ -377,13 +377,21 @@ def test_too_many_at_once_are_turned_away_and_the_server_recovers(served, monkey
 # --- signals
 
 
+class FakeClock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
 def stop():
     """Signals taken over by the test, with a hard exit that only notes its code."""
     codes: list[int] = []
+    clock = FakeClock()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    with StopSignals(deadline_seconds=60, hard_exit=codes.append) as stopping:
-        stopping.codes = codes
+    with StopSignals(deadline_seconds=60, hard_exit=codes.append, clock=clock) as stopping:
+        stopping.codes, stopping.clock = codes, clock
         yield stopping
     assert {number: signal.getsignal(number) for number in before} == before
     assert not any(thread.name == "signals" for thread in threading.enumerate())
@@ -400,12 +408,18 @@ def test_a_signal_sets_the_event_and_wakes_the_main_loop(stop, number):
     assert stop.codes == []
 
 
-def test_a_second_signal_leaves_at_once(stop):
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.wait(10)
+def test_a_second_signal_leaves_at_once_unless_it_is_the_same_wish(stop):
     os.kill(os.getpid(), signal.SIGINT)
+    assert stop.wait(10)
+    stop.clock.now += 0.9
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGHUP)
+    wait_until(lambda: stop._reload_asked)
+    assert stop.codes == []
+    stop.clock.now += 0.1
+    os.kill(os.getpid(), signal.SIGTERM)
     wait_until(lambda: stop.codes)
-    assert stop.codes == [128 + signal.SIGINT]
+    assert stop.codes == [128 + signal.SIGTERM]
 
 
 def test_a_reload_runs_in_the_loop_that_waits(stop):
