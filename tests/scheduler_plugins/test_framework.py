@@ -252,7 +252,7 @@ def test_message_counts_by_kind_and_shows_the_nearest_numbers() -> None:
 def test_message_sorts_the_counted_reasons_as_text() -> None:
     reasons = {"a": ("zebra",), "b": ("apple", "zebra"), "c": ("apple", "zebra")}
     plugin = named("P", api.NodeFilterPlugin, filter=lambda s, state, pod, n: unschedulable(*reasons[n.name]))
-    with pytest.raises(FitError, match="0/3 nodes are available: 2 apple, 3 zebra."):
+    with pytest.raises(FitError, match=r"0/3 nodes are available: 2 apple, 3 zebra\."):
         run(plugin)
 
 

@@ -414,60 +414,89 @@ STEPS = st.lists(
 )
 
 
+class World:
+    """The queue beside a plain account of which pods exist, fly, and could be helped."""
+
+    def __init__(self) -> None:
+        self.rig = Rig()
+        self.alive: dict[str, PodInfo] = {}
+        self.flying: dict[str, QueuedPod] = {}
+        self.helped: set[str] = set()
+        self.generation = 0
+
+    def add(self, name: str) -> None:
+        if name not in self.alive:
+            self.generation += 1
+            self.alive[name] = info(name, metadata={"uid": f"{name}-{self.generation}"})
+            self.rig.queue.add(self.alive[name])
+
+    def pop(self, _: str) -> None:
+        queued = self.rig.queue.pop(0)
+        if queued is not None:
+            assert queued.info.uid not in self.flying
+            self.flying[queued.info.uid] = queued
+            self.helped.discard(queued.info.uid)
+
+    def fail(self, *plugins: str) -> None:
+        if not self.flying:
+            return
+        uid, queued = next(iter(self.flying.items()))
+        del self.flying[uid]
+        queued.unschedulable_plugins |= set(plugins)
+        self.rig.queue.requeue(queued)
+        lives = uid in {one.uid for one in self.alive.values()}
+        if lives and "Yes" in plugins and uid in self.helped:
+            assert self.rig.queue.where(queued.info) in ("active", "backoff")
+        if not lives:
+            assert uid not in {one.info.uid for one in self.waiting()}
+
+    def waiting(self) -> list[QueuedPod]:
+        queue = self.rig.queue
+        return [*queue._asleep.values(), *queue._active, *queue._backoff, *queue._error_backoff]
+
+    def bind(self, _: str) -> None:
+        if self.flying:
+            uid, _queued = self.flying.popitem()
+            self.rig.queue.done(uid)
+            self.alive = {name: one for name, one in self.alive.items() if one.uid != uid}
+
+    def event(self, _: str) -> None:
+        self.rig.queue.move_all(NODE_ADD, None, node())
+        self.helped |= set(self.flying)
+        assert not any("Yes" in sleeping.rejectors for sleeping in self.rig.queue._asleep.values())
+
+    def update(self, name: str) -> None:
+        if name in self.alive:
+            old = self.alive[name]
+            self.generation += 1
+            self.alive[name] = info(name, metadata={"uid": old.uid, "labels": {"step": str(self.generation)}})
+            self.rig.queue.update(old, self.alive[name])
+
+    def delete(self, name: str) -> None:
+        if name in self.alive:
+            self.rig.queue.delete(self.alive.pop(name))
+
+    def time(self, _: str) -> None:
+        self.rig.clock.forward(7)
+        self.rig.queue.flush_backoff()
+
+    def check(self) -> None:
+        """Each pod that exists is in exactly one place, in its newest version; nothing else is queued."""
+        waiting = {one.info.uid: one.info for one in self.waiting()}
+        assert waiting == {one.uid: one for one in self.alive.values() if one.uid not in self.flying}
+        assert sum(self.rig.queue.counts().values()) == len(waiting)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_no_interleaving_loses_a_pod_or_an_event(steps: list[tuple[str, str]]) -> None:
-    """A pod that exists is always somewhere; one that an event since its Pop can help is never left asleep."""
-    rig = Rig()
-    alive: dict[str, PodInfo] = {}
-    flying: dict[str, QueuedPod] = {}
-    helped: set[str] = set()
-    generation = 0
+    world = World()
     for action, name in steps:
-        current = alive.get(name)
-        if action == "add" and current is None:
-            generation += 1
-            alive[name] = info(name, metadata={"uid": f"{name}-{generation}"})
-            rig.queue.add(alive[name])
-        elif action == "pop":
-            queued = rig.queue.pop(0)
-            if queued is not None:
-                assert queued.info.uid not in flying
-                flying[queued.info.uid] = queued
-                helped.discard(queued.info.uid)
-        elif action.startswith("fail") and flying:
-            uid, queued = next(iter(flying.items()))
-            del flying[uid]
-            queued.unschedulable_plugins |= {"fail yes": {"Yes"}, "fail no": {"No"}, "fail error": set()}[action]
-            rig.queue.requeue(queued)
-            place = rig.queue.where(queued.info)
-            if uid not in {p.uid for p in alive.values()}:
-                assert place == "" or rig.queue.where(alive[queued.info.pod.metadata.name]) == place
-            elif action == "fail yes" and uid in helped:
-                assert place in ("active", "backoff")
-        elif action == "bind" and flying:
-            uid, queued = flying.popitem()
-            rig.queue.done(uid)
-            alive = {n: p for n, p in alive.items() if p.uid != uid}
-        elif action == "event":
-            rig.queue.move_all(NODE_ADD, None, node())
-            helped |= set(flying)
-            for one in alive.values():
-                if rig.queue.where(one) == "unschedulable":
-                    assert "Yes" not in rig.queue._asleep[one.key].rejectors
-        elif action == "update" and current is not None:
-            changed = info(name, metadata={"uid": current.uid, "labels": {"step": str(generation)}})
-            rig.queue.update(current, changed)
-            alive[name] = changed
-        elif action == "delete" and current is not None:
-            rig.queue.delete(current)
-            del alive[name]
-        elif action == "time":
-            rig.clock.forward(7)
-            rig.queue.flush_backoff()
-        for one in alive.values():
-            assert rig.queue.where(one) != ""
-        assert sum(rig.queue.counts().values()) == sum(1 for p in alive.values() if p.uid not in flying)
-    for queued in list(flying.values()):
-        rig.queue.done(queued.info.uid)
-    assert rig.queue.in_flight_entries() == []
+        if action.startswith("fail"):
+            world.fail(*{"fail yes": ["Yes"], "fail no": ["No"], "fail error": []}[action])
+        else:
+            getattr(world, action)(name)
+        world.check()
+    for queued in world.flying.values():
+        world.rig.queue.done(queued.info.uid)
+    assert world.rig.queue.in_flight_entries() == []
