@@ -20,6 +20,9 @@ FORMAT: Final = 1
 LOG_LENGTH: Final = 10_000
 """Changes that the log keeps for watches that come back; older versions are answered with 410."""
 
+LOCK_SECONDS = 5.0
+"""How long a server that starts waits for one that is just ending to let go of the file."""
+
 _PAGE_BYTES: Final = 4096
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -54,7 +57,9 @@ class Database:
                 with contextlib.suppress(FileExistsError):
                     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             # isolation_level None: transactions are begun and ended here, not guessed by the module.
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+            self._connection = sqlite3.connect(
+                path, isolation_level=None, check_same_thread=False, timeout=LOCK_SECONDS
+            )
             self._prepare(limit_bytes)
         except (sqlite3.Error, OSError) as problem:
             raise StateError(

@@ -1,7 +1,7 @@
 """What makes an object one that the API refuses, pure: a list of causes, empty when all is well.
 
-`shape` is about JSON types (answered with 400, as a decoder does); `new` about an object to be created and `change`
-about an update (422). Source: core/v1, policy/v1, coordination/v1, scheduling/v1 validation.
+`new` is about an object to be created, `change` about an update. Source: the validation of core/v1, policy/v1,
+coordination.k8s.io/v1 and scheduling.k8s.io/v1.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import msgspec
-
-from slacktide.objects import Event, Lease, Node, ObjectMeta, Pod, View
 from slacktide.quantity import parse
 from standalone.api import pod_validation
 from standalone.api.errors import Cause, forbidden_field, invalid_value, required, unsupported
@@ -23,77 +20,6 @@ from standalone.api.pdb import scaled
 ANNOTATIONS_LIMIT_BYTES: Final = 256 * 1024
 HIGHEST_USER_PRIORITY: Final = 1_000_000_000
 IMMUTABLE: Final = "field is immutable"
-
-
-class _Shaped(View, frozen=True):
-    """Base of the shapes that no view in `slacktide.objects` describes."""
-
-    metadata: ObjectMeta = ObjectMeta()
-
-
-class _Expression(View, frozen=True):
-    key: str
-    operator: str
-    values: list[str] = msgspec.field(default_factory=list)
-
-
-class _LabelSelector(View, frozen=True):
-    match_labels: dict[str, str] = msgspec.field(default_factory=dict)
-    match_expressions: list[_Expression] = msgspec.field(default_factory=list)
-
-
-class _BudgetSpec(View, frozen=True):
-    min_available: int | str | None = None
-    max_unavailable: int | str | None = None
-    selector: _LabelSelector | None = None
-    unhealthy_pod_eviction_policy: str | None = None
-
-
-class _Budget(_Shaped, frozen=True):
-    spec: _BudgetSpec = _BudgetSpec()
-    status: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-class _PriorityClass(_Shaped, frozen=True):
-    value: int = 0
-    global_default: bool = False
-    description: str = ""
-    preemption_policy: str | None = None
-
-
-class _NamespaceSpec(View, frozen=True):
-    finalizers: list[str] = msgspec.field(default_factory=list)
-
-
-class _Namespace(_Shaped, frozen=True):
-    spec: _NamespaceSpec = _NamespaceSpec()
-    status: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-_SHAPES: Final[Mapping[str, type[View]]] = {
-    PODS.resource: Pod,
-    NODES.resource: Node,
-    EVENTS.resource: Event,
-    LEASES.resource: Lease,
-    NAMESPACES.resource: _Namespace,
-    PDBS.resource: _Budget,
-    PRIORITY_CLASSES.resource: _PriorityClass,
-}
-_MISSING: Final = re.compile(r"Object missing required field `(\w+)`(?: - at `\$\.?(.*)`)?")
-
-
-def shape(kind: Kind, obj: Mapping[str, Any]) -> tuple[list[Cause], str | None]:
-    """Causes for required fields that are missing, and one sentence for a value of the wrong JSON type (or None)."""
-    try:
-        msgspec.convert(obj, _SHAPES[kind.resource])
-    except msgspec.ValidationError as problem:
-        text = str(problem)
-        missing = _MISSING.fullmatch(text)
-        if missing is not None:
-            path = f"{missing[2]}.{missing[1]}" if missing[2] else missing[1]
-            return [required(path)], None
-        return [], text.replace("`$.", "`")
-    return [], None
 
 
 def new(kind: Kind, obj: dict[str, Any]) -> list[Cause]:

@@ -15,7 +15,7 @@ import msgspec
 from slacktide.errors import QuantityError
 from slacktide.objects import Pod
 from slacktide.resources import qos_class
-from standalone.api import admission, defaults, errors, validation
+from standalone.api import admission, defaults, errors, shapes, validation
 from standalone.api.kinds import NODES, PODS, Kind
 from standalone.api.records import Key, Record
 from standalone.api.store import Transaction
@@ -67,7 +67,7 @@ def decode_body(kind: Kind, body: Mapping[str, Any]) -> Json:
 
 def check_shape(kind: Kind, obj: Json) -> None:
     """ApiError 400 when a value has the wrong JSON type, 422 when a required one is missing."""
-    causes, wrong = validation.shape(kind, obj)
+    causes, wrong = shapes.check(kind, obj)
     if wrong is not None:
         raise errors.bad_request(f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {wrong}')
     if causes:
