@@ -93,6 +93,7 @@ class Loop:
         self._reading: Reading | None = None
         self._identities: Mapping[str, PodIdentity] = {}
         self._gist: object = None
+        self._held = "no turn yet"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self.last_sign = clock()
@@ -142,7 +143,7 @@ class Loop:
         """Read urgency; let urgent policies cut, with the last turn's snapshot and this pressure."""
         self.counters["beats"] += 1
         self._reading = self._beat.take()
-        if self._snapshot is None or not self._pods.synced:
+        if self._snapshot is None or self._held:
             return
         before = self._plan().be_limit_millis
         urgent = self._with_reading(replace(self._snapshot, urgent=True, at=self._reading.at))
@@ -169,7 +170,7 @@ class Loop:
         self._snapshot, self._identities = snapshot, identities
         self._follow(snapshot)
         held = "" if self._pods.synced else "the API has not answered yet: limits stay as they are"
-        held = held or ("" if primed else "first look: rates need a second one")
+        self._held = held = held or ("" if primed else "first look: rates need a second one")
         plan, outcome = Plan(), Outcome()
         if not held:
             self._decide(snapshot)

@@ -11,7 +11,7 @@ import queue
 import random
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -54,7 +54,7 @@ class _Session:
     boot_id: str
     progress_at: float
     sent: int = 0
-    acknowledged: int = 0
+    in_flight: deque[int] = field(default_factory=deque)
     silent_until: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
     call: grpc.Call | None = None
@@ -197,25 +197,26 @@ class Reporter:
 
     def _overdue(self, session: _Session, now: float) -> bool:
         since = max(session.progress_at, session.silent_until)
-        return session.sent > session.acknowledged and now - since > self._settings.ack_timeout_seconds
+        return bool(session.in_flight) and now - since > self._settings.ack_timeout_seconds
 
     def _next(self, session: _Session) -> usage_pb2.ReportRequest | None:
-        room = self._settings.in_flight_samples - (session.sent - session.acknowledged if session.acknowledged else 0)
-        batch = self._spool.batch(session.boot_id, session.sent, min(self._settings.batch_samples, max(0, room)))
+        room = max(0, self._settings.in_flight_samples - len(session.in_flight))
+        batch = self._spool.batch(session.boot_id, session.sent, min(self._settings.batch_samples, room))
         if not batch:
             self._next_boot(session)
             return None
-        if session.sent <= session.acknowledged:
+        if not session.in_flight:
             session.progress_at = self._clock()
+        session.in_flight.extend(sequence for sequence, _ in batch)
         session.sent = batch[-1][0]
         return request_of(self._node, session.boot_id, batch, round(self._wall() * 1000))
 
     def _next_boot(self, session: _Session) -> None:
         """When all of an earlier boot is acknowledged, go on with the next one."""
-        if session.boot_id == self._boot_id or session.sent > session.acknowledged:
+        if session.boot_id == self._boot_id or session.in_flight:
             return
         session.boot_id = self._spool.oldest_boot() or self._boot_id
-        session.sent = session.acknowledged = 0
+        session.sent = 0
 
     def _take(self, session: _Session, response: usage_pb2.ReportResponse) -> None:
         self.connected = True
@@ -228,8 +229,12 @@ class Reporter:
         if response.durable_sequence:
             deleted = self._spool.acknowledge(response.boot_id, response.durable_sequence)
             self.counters["acknowledged"] += deleted
-            if response.boot_id == session.boot_id and response.durable_sequence > session.acknowledged:
-                session.acknowledged = response.durable_sequence
-                session.sent = max(session.sent, session.acknowledged)
-                session.progress_at = now
+            if response.boot_id == session.boot_id:
+                self._received(session, response.durable_sequence)
         self._notify()
+
+    def _received(self, session: _Session, durable_sequence: int) -> None:
+        session.progress_at = self._clock()
+        session.sent = max(session.sent, durable_sequence)
+        while session.in_flight and session.in_flight[0] <= durable_sequence:
+            session.in_flight.popleft()

@@ -14,7 +14,7 @@ from typing import Final
 from agent.capabilities import Capabilities, Knob
 from agent.host import cpu, psi
 from agent.host.cgroup import CgroupLister
-from slacktide.errors import Gone, KernelError
+from slacktide.errors import KernelError
 from slacktide.kernel.files import read_text, translate, write_value
 from slacktide.kernel.hierarchy import Hierarchy, Version
 
@@ -33,7 +33,7 @@ def probe(
     if version is None:
         skipped["cpu"] = "no cpu controller is mounted: nothing can be limited"
     else:
-        results = _probe_knobs(hierarchy, lister, version, write) if try_writes else {}
+        results = _probe_knobs(hierarchy, lister, version, write, skipped) if try_writes else {}
         for knob in Knob:
             reason = results.get(knob, "observe only was asked for")
             if reason is None:
@@ -58,7 +58,9 @@ def probe(
     )
 
 
-def _probe_knobs(hierarchy: Hierarchy, lister: CgroupLister, version: Version, write: Write) -> dict[Knob, str | None]:
+def _probe_knobs(
+    hierarchy: Hierarchy, lister: CgroupLister, version: Version, write: Write, skipped: dict[str, str]
+) -> dict[Knob, str | None]:
     mount = hierarchy.controllers["cpu"].path
     base = os.path.join(mount, lister.root) if lister.root else mount
     if not os.path.isdir(base):
@@ -71,17 +73,10 @@ def _probe_knobs(hierarchy: Hierarchy, lister: CgroupLister, version: Version, w
     try:
         return _try_on(directory, version, write)
     finally:
-        _remove(directory)
-
-
-def _remove(directory: str) -> None:
-    """Take the throw-away cgroup away; on a directory tree that is no cgroup its files stay with it."""
-    try:
-        os.rmdir(directory)
-    except OSError as error:
-        problem = translate(directory, error)
-        if not isinstance(problem, Gone):
-            raise problem from error
+        try:
+            os.rmdir(directory)
+        except OSError as error:
+            skipped["probe"] = f"the cgroup made for probing stays behind: {translate(directory, error)}"
 
 
 def _probe_pods(lister: CgroupLister, version: Version, write: Write, why: str) -> dict[Knob, str | None]:

@@ -43,16 +43,25 @@ class Proc:
         with _rooted(self.root):
             at = self._clock()
             per_cpu = psutil.cpu_times(percpu=True)
-            memory = psutil.virtual_memory()
+            total, available = self._memory()
         busy = sum(cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq for cpu in per_cpu)
         return NodeCounters(
             at=at,
             capacity_cpu_millis=1000 * len(per_cpu),
             busy_seconds=busy,
             steal_seconds=sum(cpu.steal for cpu in per_cpu),
-            capacity_memory_bytes=memory.total,
-            memory_available_bytes=memory.available if memory.total > 0 else None,
+            capacity_memory_bytes=total,
+            memory_available_bytes=available,
         )
+
+    def _memory(self) -> tuple[int, int | None]:
+        """(total, available) bytes. psutil stumbles over a line without a space (its issue 2809): read plainly then."""
+        try:
+            memory = psutil.virtual_memory()
+        except ValueError:
+            lines = self._meminfo()
+            return lines["MemTotal"], lines.get("MemAvailable") or None
+        return memory.total, memory.available if memory.total > 0 else None
 
     def now(self) -> float:
         """Monotonic seconds of the clock that all readings carry."""
@@ -78,9 +87,14 @@ class Proc:
         return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
     def _available(self) -> int | None:
+        return self._meminfo().get("MemAvailable") or None
+
+    def _meminfo(self) -> dict[str, int]:
+        """Sizes in bytes by name; a line of another form is left out."""
+        sizes: dict[str, int] = {}
         for line in read_text(os.path.join(self.root, "meminfo")).splitlines():
             name, _, rest = line.partition(":")
-            if name == "MemAvailable":
-                number = rest.split()[0] if rest.split() else ""
-                return int(number) * 1024 if number.isdigit() and number != "0" else None
-        return None
+            number = rest.split()[0] if rest.split() else ""
+            if number.isdigit():
+                sizes[name] = int(number) * 1024
+        return sizes

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from agent.act.watchdog import Watchdog
+from agent.beat import Beat
+from agent.capabilities import Capabilities, Knob
+from agent.loop import Loop
+from agent.pods import PodBook
+from agent.policy.base import Context
+from agent.policy.registry import build
+from agent.policy.suppress import SuppressSettings
+from agent.settings import AgentSettings, ReportSettings
+from slacktide.settings import ResourceNames
+from slacktide.tier import Tier
+from tests.agent.twins import CAPABLE, FakeClock, FakeExecutor, FakeHost, FakePods, pod
+
+
+class Rig:
+    """A loop on twins; `run(turns)` does turns with twenty beats in between, as the real rhythm has."""
+
+    def __init__(self, *, pods=None, capabilities=CAPABLE, adopted=None, settings=None, clock=None):
+        self.clock = clock or FakeClock()
+        self.host = FakeHost(self.clock, {"ls": 1.2, "be": 0.7})
+        self.pods = pods or FakePods(pod("ls", "ls"), pod("be", "be"))
+        self.executor = FakeExecutor()
+        self.settings = settings or AgentSettings(report=ReportSettings(window_seconds=5.0))
+        self.turns = []
+        self.samples = []
+        self.loop = Loop(
+            lambda: self.settings,
+            self.host,
+            Beat(self.host, capabilities, self.settings.pressure_window_seconds, 2),
+            PodBook(self.pods, ResourceNames()),
+            build(self.settings.policies),
+            Context(capabilities=capabilities, adopted_be_limit_millis=adopted),
+            self.executor,
+            on_turn=self.turns.append,
+            on_sample=self.samples.append,
+            clock=self.clock,
+            wall=lambda: 1e9 + self.clock(),
+        )
+
+    def run(self, turns=1, beats=20):
+        for _ in range(turns):
+            self.loop.turn()
+            for _ in range(beats):
+                self.host.move(1.0 / beats)
+                self.loop.beat()
+
+    @property
+    def limit(self):
+        return self.executor.plans[-1].be_limit_millis
+
+    def line(self):
+        return self.turns[-1].line
+
+
+def test_the_first_turn_only_looks_and_the_second_decides():
+    rig = Rig()
+    rig.run(1)
+    assert rig.executor.plans == []
+    assert "first look" in rig.line()
+    rig.run(1)
+    plan = rig.executor.plans[-1]
+    assert {(group, knob): wish.value for (group, knob), wish in plan.settings.items()} == {
+        ("kubepods/be", Knob.IDLE): 1
+    }
+    assert rig.executor.groups[-1] == {"kubepods/ls", "kubepods/be"}
+    assert "1 LS and 1 BE pods; CPU LS 1200m, BE 700m, SYSTEM 50m of 2000m" in rig.line()
+    assert "BE has no limit" in rig.line()
+
+
+def test_a_beat_cuts_at_once_and_only_turns_release():
+    rig = Rig()
+    rig.run(3)
+    before = len(rig.executor.plans)
+    rig.host.delay_rate = 12.0
+    for _ in range(2):
+        rig.host.move(0.05)
+        rig.loop.beat()
+    assert len(rig.executor.plans) == before + 1, "the shortage shows within two beats"
+    assert rig.limit == 350
+    assert "LS waits for CPU" in rig.executor.plans[-1].reasons["suppress"]
+    rig.run(2)
+    assert rig.limit == 100
+    rig.host.delay_rate = 0.0
+    plans = len(rig.executor.plans)
+    rig.run(1)
+    assert len(rig.executor.plans) == plans + 1
+    rig.run(26)
+    assert rig.limit is None
+    assert rig.loop.counters["cuts"] >= 2
+
+
+def test_without_the_api_nothing_is_decided_and_nothing_undone():
+    rig = Rig(pods=FakePods(synced=False), adopted=300)
+    rig.host.delay_rate = 12.0
+    rig.run(3)
+    assert rig.executor.plans == []
+    assert rig.samples == []
+    assert "API has not answered" in rig.line()
+
+
+def test_an_empty_or_partial_pod_list_is_not_no_pods():
+    rig = Rig()
+    rig.run(2)
+    rig.pods.pods.clear()
+    rig.run(2)
+    assert rig.executor.groups[-1] == {"kubepods/ls", "kubepods/be"}
+    assert ("kubepods/be", Knob.IDLE) in rig.executor.plans[-1].settings
+    del rig.host.rates["be"]
+    rig.run(2)
+    assert rig.executor.groups[-1] == {"kubepods/ls"}
+
+
+def test_the_last_use_of_a_pod_that_ended_is_not_system():
+    # koordinator 1427: it was, and the sold amount swung.
+    rig = Rig()
+    rig.run(2)
+    rig.pods.pods.pop()
+    rig.run(2)
+    assert rig.turns[-1].snapshot.of(Tier.BE).cpu_millis == pytest.approx(700, abs=1)
+    assert rig.turns[-1].snapshot.of(Tier.SYSTEM).cpu_millis == pytest.approx(50, abs=1)
+
+
+def test_cgroups_that_cannot_be_listed_hold_everything():
+    rig = Rig()
+    rig.run(2)
+    plans = len(rig.executor.plans)
+    rig.host.blind = True
+    rig.run(2)
+    assert len(rig.executor.plans) == plans
+    assert "cannot be listed" in rig.line()
+    assert rig.loop.counters["errors"] == 0
+
+
+def test_a_suspend_gives_no_rate_and_takes_be_to_its_floor_then_back():
+    rig = Rig()
+    rig.run(2)
+    rig.host.move(60.0)
+    rig.run(1)
+    assert rig.limit == SuppressSettings().be_min_millis
+    rig.run(22)
+    assert rig.limit is None
+
+
+def test_samples_have_mean_and_maximum_of_their_window():
+    rig = Rig()
+    rig.run(3)
+    rig.host.rates["ls"] = 1.6
+    rig.run(4)
+    (first,) = rig.samples
+    ls = first.tiers[Tier.LS]
+    assert first.window_seconds == pytest.approx(5.0)
+    assert ls.cpu_millis_max == 1600
+    assert 1200 < ls.cpu_millis_mean < 1600
+    assert {window.identity.name for window in first.pods} == {"ls", "be"}
+    assert first.be_limit_millis is None
+    assert first.ls_pressure is not None
+
+
+def test_observe_only_decides_and_writes_nothing():
+    nothing = Capabilities(mode="v1", cpu_version=1, run_delay=True)
+    rig = Rig(capabilities=nothing)
+    rig.run(3)
+    assert rig.executor.plans == []
+    assert "observe only" in rig.line()
+    asked = Rig(settings=AgentSettings(observe_only=True))
+    asked.run(3)
+    assert asked.executor.plans == []
+
+
+def test_settings_are_read_anew_each_turn():
+    rig = Rig()
+    rig.run(2)
+    rig.settings = AgentSettings(suppress=SuppressSettings(engage_percent=50.0))
+    rig.run(1)
+    assert rig.limit == 650
+
+
+def test_a_turn_that_fails_does_not_end_the_loop():
+    clock = time.monotonic
+    rig = Rig(settings=AgentSettings(turn_seconds=0.1, beat_seconds=0.02))
+    rig.loop._clock = clock
+    rig.executor.fail = RuntimeError("broken")
+    rig.host.clock.now = clock()
+    rig.loop.start()
+    try:
+        end = clock() + 10
+        while rig.loop.counters["errors"] < 2:
+            assert clock() < end
+            rig.host.move(0.01)
+            time.sleep(0.01)
+    finally:
+        assert rig.loop.stop(5)
+    assert rig.loop.counters["turns"] >= 2
+
+
+def test_missed_periods_are_skipped_and_counted_once():
+    rig = Rig()
+    loop = rig.loop
+    assert loop._advance(10.0, 1.0, 10.2, "late_turns") == 11.0
+    assert loop.counters["late_turns"] == 0
+    assert loop._advance(10.0, 1.0, 17.5, "late_turns") == 18.5
+    assert loop.counters["late_turns"] == 1
+
+
+def test_the_watchdog_fires_once_for_each_silence():
+    clock, lifted = FakeClock(), []
+    signs = {"last": clock.now}
+    watchdog = Watchdog(lambda: signs["last"], lambda: lifted.append(1) or 1, 5.0, clock)
+    clock.pass_(4.9)
+    assert not watchdog.check()
+    clock.pass_(0.2)
+    assert watchdog.check()
+    assert not watchdog.check()
+    signs["last"] = clock.now
+    assert not watchdog.check()
+    clock.pass_(6)
+    assert watchdog.check()
+    assert (len(lifted), watchdog.fired) == (2, 2)
+
+
+def test_the_watchdog_acts_while_the_control_thread_hangs():
+    lifted = threading.Event()
+    sign = time.monotonic()
+    watchdog = Watchdog(lambda: sign, lambda: lifted.set() or 1, 0.2)
+    watchdog.start()
+    try:
+        assert lifted.wait(10)
+    finally:
+        watchdog.stop()

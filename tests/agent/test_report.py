@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from concurrent import futures
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from agent.report import Reporter, channel_to
+from agent.settings import ReportSettings
+from agent.snapshot import PodIdentity
+from agent.spool import Spool
+from agent.window import PodWindow, Sample, WindowUsage
+from agent.wire import encode_sample, request_of
+from slacktide.forecast import Amount
+from slacktide.status import Usage
+from slacktide.tier import Tier
+from slacktide.v1 import usage_pb2, usage_pb2_grpc
+
+QUICK = ReportSettings(backoff_seconds=0.05, backoff_max_seconds=0.2, ack_timeout_seconds=1.0, batch_samples=3)
+DEADLINE = 20.0
+
+
+def sample(number=0, **more):
+    identity = PodIdentity(
+        namespace="d", name="be", uid="u", tier=Tier.BE, requested=Amount(cpu_millis=1000, memory_bytes=5)
+    )
+    known = {
+        "end": 1000.0 + number,
+        "window_seconds": 5.0,
+        "capacity": Usage(cpu_millis=2000, memory_bytes=100),
+        "tiers": {Tier.LS: WindowUsage(cpu_millis_mean=number, cpu_millis_max=number), Tier.BE: WindowUsage()},
+        "requested": {Tier.BE: Amount(cpu_millis=1000, memory_bytes=5), Tier.LS: Amount()},
+        "pods": (PodWindow(identity=identity, usage=WindowUsage(), throttled_ratio=None),),
+        "ls_pressure": None,
+        "be_limit_millis": None,
+    }
+    return Sample(**{**known, **more})
+
+
+class Predictor(usage_pb2_grpc.UsageServiceServicer):
+    """Keeps what it is sent and answers by `answer(request) -> response | None`."""
+
+    def __init__(self, answer=None):
+        self.received: list[tuple[str, int]] = []
+        self.requests: queue.Queue[usage_pb2.ReportRequest] = queue.Queue()
+        self.answer = answer or durable
+        self.streams = 0
+        self.lock = threading.Lock()
+
+    def Report(self, request_iterator, context):
+        with self.lock:
+            self.streams += 1
+        for request in request_iterator:
+            with self.lock:
+                self.received += [(request.boot_id, one.sequence) for one in request.samples]
+            self.requests.put(request)
+            response = self.answer(request)
+            if response is not None:
+                yield response
+
+
+def durable(request):
+    return usage_pb2.ReportResponse(boot_id=request.boot_id, durable_sequence=request.samples[-1].sequence)
+
+
+@contextmanager
+def serving(address, predictor):
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    usage_pb2_grpc.add_UsageServiceServicer_to_server(predictor, server)
+    server.add_insecure_port(address)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop(None).wait(5)
+
+
+@contextmanager
+def reporting(tmp_path, address, settings=QUICK, boot="boot", limit=1 << 20):
+    spool = Spool(str(tmp_path), limit)
+    reporter = Reporter("n1", boot, spool, settings, (lambda: channel_to(address, settings)) if address else None)
+    reporter.start()
+    try:
+        yield reporter, spool
+    finally:
+        reporter.stop()
+        spool.close()
+
+
+def wait_for(condition):
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, "nothing happened in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def address(tmp_path):
+    return f"unix:{tmp_path}/p.sock"
+
+
+def test_samples_arrive_in_order_and_leave_the_spool(tmp_path, address):
+    predictor = Predictor()
+    with serving(address, predictor), reporting(tmp_path, address) as (reporter, spool):
+        for number in range(7):
+            reporter.submit(sample(number))
+        wait_for(lambda: reporter.counters["acknowledged"] == 7)
+        assert spool.waiting() == 0
+        assert reporter.connected
+    assert predictor.received == [("boot", number) for number in range(1, 8)]
+    first = predictor.requests.get_nowait()
+    assert (first.node, first.boot_id) == ("n1", "boot")
+    assert first.sent_unix_millis > 0
+
+
+def test_a_dead_predictor_is_bridged_and_the_oldest_goes_first(tmp_path, address):
+    with reporting(tmp_path, address) as (reporter, spool):
+        for number in range(8):
+            reporter.submit(sample(number))
+        wait_for(lambda: spool.waiting() == 8 and reporter.counters["failures"] > 1)
+        assert not reporter.connected
+        predictor = Predictor()
+        with serving(address, predictor):
+            wait_for(lambda: spool.waiting() == 0)
+        assert [sequence for _, sequence in predictor.received] == list(range(1, 9))
+
+
+def test_what_was_not_acknowledged_is_sent_again_after_the_predictor_died(tmp_path, address):
+    deaf = Predictor(answer=lambda _request: None)
+    with reporting(tmp_path, address) as (reporter, spool):
+        with serving(address, deaf):
+            reporter.submit(sample(1))
+            reporter.submit(sample(2))
+            wait_for(lambda: len(deaf.received) >= 2)
+        assert spool.waiting() == 2
+        predictor = Predictor()
+        with serving(address, predictor):
+            wait_for(lambda: spool.waiting() == 0)
+        assert [sequence for _, sequence in predictor.received] == [1, 2]
+
+
+def test_a_predictor_that_never_answers_gets_a_new_stream(tmp_path, address):
+    deaf = Predictor(answer=lambda _request: None)
+    with serving(address, deaf), reporting(tmp_path, address) as (reporter, spool):
+        reporter.submit(sample())
+        wait_for(lambda: deaf.streams >= 2)
+        assert spool.waiting() == 1
+        deaf.answer = durable
+        wait_for(lambda: spool.waiting() == 0)
+
+
+def test_retry_after_is_honoured(tmp_path, address):
+    times = []
+
+    def slow_down(request):
+        times.append(time.monotonic())
+        response = durable(request)
+        response.retry_after_millis = 700
+        return response
+
+    with serving(address, Predictor(slow_down)), reporting(tmp_path, address) as (reporter, _spool):
+        reporter.submit(sample())
+        wait_for(lambda: reporter.counters["acknowledged"] == 1)
+        reporter.submit(sample())
+        wait_for(lambda: reporter.counters["acknowledged"] == 2)
+    assert times[1] - times[0] >= 0.6
+
+
+def test_refused_samples_are_counted_and_the_stream_goes_on(tmp_path, address):
+    def refuse(request):
+        response = durable(request)
+        response.refusals.add(sequence=request.samples[0].sequence, reason="window of 0 ms")
+        return response
+
+    with serving(address, Predictor(refuse)), reporting(tmp_path, address) as (reporter, spool):
+        reporter.submit(sample())
+        wait_for(lambda: reporter.counters["refused"] == 1)
+        wait_for(lambda: spool.waiting() == 0)
+        assert reporter.counters["streams"] == 1
+
+
+def test_an_earlier_boot_is_replayed_first(tmp_path, address):
+    with reporting(tmp_path, "", boot="old") as (reporter, spool):
+        reporter.submit(sample())
+        reporter.submit(sample())
+        wait_for(lambda: spool.waiting() == 2)
+    predictor = Predictor()
+    with serving(address, predictor), reporting(tmp_path, address, boot="new") as (reporter, spool):
+        reporter.submit(sample())
+        wait_for(lambda: spool.waiting() == 0 and reporter.counters["acknowledged"] == 3)
+    assert predictor.received == [("old", 1), ("old", 2), ("new", 1)]
+
+
+def test_sequence_goes_on_after_a_restart_of_the_agent(tmp_path, address):
+    predictor = Predictor()
+    with serving(address, predictor):
+        for _ in range(2):
+            with reporting(tmp_path, address) as (reporter, _spool):
+                reporter.submit(sample())
+                wait_for(lambda reporter=reporter: reporter.counters["acknowledged"] == 1)
+    assert predictor.received == [("boot", 1), ("boot", 2)]
+
+
+def test_in_flight_samples_are_bounded(tmp_path, address):
+    settings = ReportSettings(
+        backoff_seconds=0.05, batch_samples=2, in_flight_samples=4, ack_timeout_seconds=60.0, backoff_max_seconds=0.2
+    )
+    deaf = Predictor(answer=lambda _request: None)
+    with serving(address, deaf), reporting(tmp_path, address, settings) as (reporter, spool):
+        for number in range(20):
+            reporter.submit(sample(number))
+        wait_for(lambda: spool.waiting() == 20 and len(deaf.received) >= 4)
+        time.sleep(0.3)
+        assert len(deaf.received) == 4
+
+
+def test_submit_never_blocks_when_nobody_takes(tmp_path):
+    spool = Spool(str(tmp_path), 1 << 20)
+    reporter = Reporter("n", "b", spool, QUICK, None)
+    for number in range(400):
+        reporter.submit(sample(number))
+    assert reporter.counters["queue_drops"] == 400 - 256
+    spool.close()
+
+
+def test_missing_never_travels_as_zero():
+    message = request_of("n", "b", [(9, encode_sample(sample()))], 7).samples[0]
+    assert message.sequence == 9
+    assert not message.be.HasField("cpu_millis_mean")
+    assert not message.system.HasField("memory_bytes_max")
+    assert message.ls.HasField("cpu_millis_mean")
+    assert message.ls.cpu_millis_mean == 0
+    assert not message.HasField("ls_pressure")
+    assert not message.HasField("be_quota_cpu_millis")
+    assert not message.ls_requested.HasField("cpu_millis")
+    assert message.be_requested.cpu_millis == 1000
+    assert message.pods[0].tier == usage_pb2.TIER_BE
+    assert not message.pods[0].HasField("throttled_ratio")
+    assert (message.end_unix_millis, message.window_millis) == (1_000_000, 5000)
