@@ -1,0 +1,157 @@
+"""The scheduler as a process against the embedded API server as a process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from slacktide import names
+from slacktide.cluster import EVENTS, NODES, PODS, Client, connect
+from slacktide.cluster.errors import ClusterError
+from slacktide.objects import Pod
+from slacktide.settings import ClusterSettings
+from tests.scheduler_plugins.build import GI, be, forecast, offering
+
+SECONDS = 40.0
+
+
+def until(what: str, check: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    """Wait for a condition; the test fails with its name when it does not come."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = check()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.02)
+
+
+class Machine:
+    """Processes in one temporary directory; everything ends with the test."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.socket = path / "api.sock"
+        self.client: Client = connect(ClusterSettings(server=f"unix:{self.socket}"), user_agent="test")
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *argv: str) -> subprocess.Popen[bytes]:
+        log = (self.path / f"{argv[0]}.log").open("ab")
+        process = subprocess.Popen([sys.executable, "-m", *argv], stdout=log, stderr=log)
+        log.close()
+        self._running.append(process)
+        return process
+
+    def start_api(self) -> None:
+        folders = ("--database", f"{self.path}/objects.sqlite", "--log-dir", f"{self.path}/logs")
+        self.start("standalone.api", "--socket", str(self.socket), *folders)
+        until("the API server answers", self.answers)
+
+    def start_scheduler(self) -> subprocess.Popen[bytes]:
+        return self.start("scheduler_plugins", "--cluster.server", f"unix:{self.socket}", "--identity", "the-one")
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.client.version().git_version)
+        except ClusterError:
+            return False
+
+    def stop(self) -> None:
+        self.client.close()
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+    def offer(self, cpu: int, name: str = "n1") -> None:
+        node = json.loads(msgspec.json.encode(offering(name, forecast(cpu, 8 * GI, at=time.time(), ttl=600))))
+        for field in ("uid", "resourceVersion"):
+            node["metadata"].pop(field)
+        if name not in {n.metadata.name for n in self.client.list(NODES).items}:
+            self.client.create(NODES, node)
+            self.client.patch(NODES, name, None, {"status": node["status"]}, "status")
+        self.client.patch(NODES, name, None, {"metadata": {"annotations": node["metadata"]["annotations"]}})
+
+    def create(self, name: str, cpu: int) -> None:
+        pod = json.loads(msgspec.json.encode(be(name, cpu)))
+        requests = pod["spec"]["containers"][0]["resources"]
+        requests["limits"] = requests["requests"]
+        pod["spec"]["containers"][0]["image"] = names.HOST_PROCESS_IMAGE
+        pod["metadata"] = {"name": name, "namespace": "default"}
+        self.client.create(PODS, {"metadata": pod["metadata"], "spec": pod["spec"]})
+
+    def pods(self) -> tuple[Pod, ...]:
+        return self.client.list(PODS).items
+
+    def bound(self) -> dict[str, str]:
+        return {pod.metadata.name: pod.spec.node_name for pod in self.pods() if pod.spec.node_name}
+
+    def condition(self, name: str) -> str:
+        pod = self.client.get(PODS, name, "default")
+        return next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
+
+    def event_reasons(self, name: str) -> set[str]:
+        return {e.reason for e in self.client.list(EVENTS, "default").items if e.involved_object.name == name}
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    # A socket path must be short, which a path below pytest's own directory is not.
+    path = Path(tempfile.mkdtemp(prefix="slk-"))
+    one = Machine(path)
+    try:
+        yield one
+    finally:
+        one.stop()
+        shutil.rmtree(path)
+
+
+def test_pod_waits_with_its_reason_and_is_placed_when_the_forecast_grows(machine: Machine) -> None:
+    scheduler = machine.start_scheduler()
+    machine.start_api()
+    machine.offer(1000)
+    machine.create("p", 2000)
+    message = until("a reason in the condition", lambda: machine.condition("p"))
+    assert message == "0/1 nodes are available: 1 no forecast room for kubernetes.io/batch-cpu (needs 2, room 1)."
+    until("the event", lambda: "FailedScheduling" in machine.event_reasons("p"))
+    assert machine.bound() == {}
+    machine.offer(3000)
+    until("the pod is placed", lambda: machine.bound() == {"p": "n1"})
+    until("the event", lambda: "Scheduled" in machine.event_reasons("p"))
+    scheduler.send_signal(signal.SIGTERM)
+    assert scheduler.wait(10) == 0
+
+
+def test_scheduler_killed_in_the_middle_places_nothing_twice_and_sells_nothing_twice(machine: Machine) -> None:
+    machine.start_api()
+    machine.offer(1000, "n1")
+    machine.offer(1500, "n2")
+    for i in range(30):
+        machine.create(f"p{i}", 100)
+    first = machine.start_scheduler()
+    seen = dict(until("the first pods are placed", machine.bound))
+    first.kill()
+    first.wait()
+    seen |= machine.bound()
+    machine.start_scheduler()
+    until("all room is sold", lambda: len(machine.bound()) >= 25)
+    until("the rest waits with a reason", lambda: all(machine.condition(p.metadata.name) for p in waiting(machine)))
+    after = machine.bound()
+    assert {name: after[name] for name in seen} == seen
+    assert sorted(after.values()) == ["n1"] * 10 + ["n2"] * 15
+    bindings = [e for e in machine.client.list(EVENTS, "default").items if e.reason == "Scheduled"]
+    assert all(event.count == 1 for event in bindings)
+
+
+def waiting(machine: Machine) -> list[Pod]:
+    return [pod for pod in machine.pods() if not pod.spec.node_name]
