@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 Format = Literal["table", "json"]
@@ -54,7 +54,18 @@ class Output:
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a table without frame, as people know it from kubectl."""
-        self.console().print(make_table(columns, rows))
+        self.draw(make_table(columns, rows))
+
+    def draw(self, picture: RenderableType) -> None:
+        """Print something that rich can draw, without the blanks that it puts at the ends of lines."""
+        console = self.console()
+        if console.is_terminal:
+            console.print(picture)
+            return
+        with console.capture() as capture:
+            console.print(picture)
+        for line in capture.get().splitlines():
+            self.text(line.rstrip())
 
     def text(self, text: str) -> None:
         """Print a line of the result as it is."""

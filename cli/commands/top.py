@@ -34,7 +34,7 @@ def command(app: App, once: bool, interval: float, everything: bool) -> None:
         else:
             from cli.screen import draw
 
-            app.out.console().print(draw(now, components=everything))
+            app.out.draw(draw(now, components=everything))
     elif app.out.json:
         while True:
             app.out.line(picture(app, state, client, time.time()))
