@@ -1,5 +1,8 @@
 """What is in memory of every node: its newest sample, when it was heard of, and its recent use on the slot grid.
 
+One sample without a measurement (an agent that has just started, a counter that was reset) leaves the one before in
+force until that is stale: a glitch neither closes a node nor lets anything rise.
+
 Thread-safe: streams write, the forecast pass reads. The pass never waits for the disk.
 """
 
@@ -26,6 +29,15 @@ class _Node:
     column: int
     latest: Sample | None = None
     measured: float | None = None
+    heard: float | None = None
+
+    def take(self, sample: Sample, measured: float) -> None:
+        if self.heard is None or measured > self.heard:
+            self.heard = measured
+        if self.measured is not None and measured <= self.measured:
+            return
+        if self.latest is None or _complete(sample) or not _complete(self.latest):
+            self.latest, self.measured = sample, measured
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,8 +45,10 @@ class FleetView:
     """All nodes at one moment; lists and columns run in the order of `names`.
 
     cpu, memory  (slots, nodes) highest LS + SYSTEM use, millicores and bytes, oldest first, NaN = gap
-    latest       newest sample of each node, None when none came since the start
+    latest       newest sample of each node that measured LS and SYSTEM; the newest of any kind while there was none
+                 like that; None when no sample came since the start
     measured     monotonic time at which its window ended, None likewise
+    heard        monotonic time at which the window of the newest sample of any kind ended, None likewise
     """
 
     names: list[str]
@@ -42,6 +56,7 @@ class FleetView:
     memory: Floats
     latest: list[Sample | None]
     measured: list[float | None]
+    heard: list[float | None]
 
     def covered_seconds(self) -> Floats:
         """(nodes,) time with a CPU measurement inside the window, whole slots."""
@@ -73,8 +88,7 @@ class Fleet:
             if memory is not None:
                 self._memory.observe(node.column, slot, memory)
             news = node.measured is None or measured - node.measured > self._silence
-            if node.measured is None or measured > node.measured:
-                node.latest, node.measured = sample, measured
+            node.take(sample, measured)
         if news:
             self._on_news()
 
@@ -106,6 +120,7 @@ class Fleet:
                 self._memory.matrix(columns, now_slot),
                 [node.latest for node in self._nodes.values()],
                 [node.measured for node in self._nodes.values()],
+                [node.heard for node in self._nodes.values()],
             )
 
     def _node(self, name: str) -> _Node:
@@ -114,3 +129,7 @@ class Fleet:
             column = self._free.pop() if self._free else len(self._nodes)
             node = self._nodes[name] = _Node(column)
         return node
+
+
+def _complete(sample: Sample) -> bool:
+    return sample.protected_cpu_max is not None and sample.protected_memory_max is not None

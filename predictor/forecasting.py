@@ -222,12 +222,15 @@ class Forecaster:
         return _Peaks(peak(view.cpu, "cpu_millis"), peak(view.memory, "memory_bytes"))
 
     def _silent(self, view: FleetView, index: int | None, now: Instant, settings: PredictorSettings) -> str:
-        sample: Sample | None = None if index is None else view.latest[index]
-        measured = None if index is None else view.measured[index]
-        if sample is None or measured is None:
+        if index is None:
+            return ""
+        sample, measured, heard = view.latest[index], view.measured[index], view.heard[index]
+        if sample is None or measured is None or heard is None:
             return ""
         limit = max(settings.stale_seconds, settings.stale_windows * sample.window_millis / 1000)
-        return f"no sample from the agent for over {limit:g} s" if now.monotonic - measured > limit else ""
+        if now.monotonic - heard > limit:
+            return f"no sample from the agent for over {limit:g} s"
+        return f"LS and SYSTEM use not measured for over {limit:g} s" if now.monotonic - measured > limit else ""
 
     def _rules(self, settings: PredictorSettings) -> AssessRules:
         return AssessRules(

@@ -86,10 +86,11 @@ class _Parts:
         self.forecaster.start()
 
     def stop(self) -> None:
-        """Stop publishing, then listening; last, what waits becomes durable."""
-        self.forecaster.stop()
-        self.elector.stop(_STOP_SECONDS)
-        closing = [threading.Thread(target=stop, daemon=True) for stop in (self.nodes.stop, self.pods.stop)]
+        """Stop publishing, then give the lease back; meanwhile stop listening and make durable what waits."""
+        closing = [
+            threading.Thread(target=stop, daemon=True)
+            for stop in (self._stop_publishing, self.nodes.stop, self.pods.stop)
+        ]
         for thread in closing:
             thread.start()
         self.server.stop(_STOP_SECONDS)
@@ -97,6 +98,10 @@ class _Parts:
         for thread in closing:
             thread.join(_STOP_SECONDS)
         self.client.close()
+
+    def _stop_publishing(self) -> None:
+        self.forecaster.stop()
+        self.elector.stop(_STOP_SECONDS)
 
 
 def main(argv: list[str] | None = None) -> int:

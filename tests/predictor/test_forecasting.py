@@ -229,21 +229,28 @@ def test_published_is_never_below_what_is_sold_and_the_node_says_that_it_is_full
     assert wire.room(cluster.forecast(), cluster.forecast().terms.sold, stage.clock.wall).cpu_millis == 0
 
 
-@pytest.mark.parametrize(
-    ("missing", "reason"),
-    [
-        ({"ls_cpu_max": None, "ls_cpu_mean": None}, "cpu: LS and SYSTEM use is not measured"),
-        ({"system_memory_max": None}, "memory: LS and SYSTEM use is not measured"),
-    ],
-)
-def test_a_sample_with_missing_values_closes_and_never_reads_as_idle(stage, cluster, missing, reason):
+MISSING = [({"ls_cpu_max": None, "ls_cpu_mean": None}, "cpu"), ({"system_memory_max": None}, "memory")]
+
+
+@pytest.mark.parametrize(("missing", "resource"), MISSING)
+def test_an_agent_that_never_measured_sells_nothing_and_never_reads_as_idle(stage, cluster, missing, resource):
+    stage.sample(**missing)
+    stage.turn()
+    assert stage.board.get("n1").forecast.closed == f"{resource}: LS and SYSTEM use is not measured"
+    assert cluster.patches == []
+    stage.run(2)
+    assert cluster.amounts() == (str(CPU), str(MEMORY))
+
+
+@pytest.mark.parametrize(("missing", "resource"), MISSING)
+def test_a_measurement_that_stops_closes_after_a_while_and_one_glitch_does_not(stage, cluster, missing, resource):
     stage.sample()
     stage.turn()
-    stage.run(2, **missing)
-    assert cluster.forecast().closed == reason
-    assert cluster.amounts()[0] == "0"
-    stage.run(2)
-    assert cluster.forecast().closed == ""
+    stage.run(14, **missing)
+    assert (cluster.amounts()[0], cluster.forecast().closed) == (str(CPU), "")
+    stage.run(4, **missing)
+    assert cluster.forecast().closed == "LS and SYSTEM use not measured for over 15 s"
+    assert cluster.amounts() == ("0", "0")
 
 
 def test_a_dead_agent_is_aged_by_the_clock_alone(stage, cluster, clock):
