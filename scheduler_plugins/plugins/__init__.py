@@ -6,6 +6,7 @@ from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.plugins import (
     batch_forecast,
     default_binder,
+    inter_pod_affinity,
     node_affinity,
     node_name,
     node_ports,
@@ -28,6 +29,7 @@ _MODULES = (
     node_ports,
     batch_forecast,
     node_resources_fit,
+    inter_pod_affinity,
     default_binder,
 )
 

@@ -111,7 +111,7 @@ def test_pod_waits_with_a_reason_and_is_placed_when_the_forecast_grows() -> None
     rig.offer(1000)
     rig.server.put(be("p", 2000))
     rig.settle()
-    message = "0/1 nodes are available: 1 no forecast room for kubernetes.io/batch-cpu (needs 2, room 1)."
+    message = "0/1 nodes are available: 1 no forecast room for kubernetes.io/batch-cpu (needs 2000m, room 1000m)."
     assert rig.condition("p") == ("False", "Unschedulable", message)
     assert rig.recorder.events == [("p", "Warning", "FailedScheduling", message)]
     rig.offer(3000)
@@ -158,7 +158,7 @@ def test_request_that_no_node_can_ever_meet_says_so() -> None:
     rig.settle()
     assert rig.condition("p")[2] == (
         "0/1 nodes are available: 1 node(s) that can never have so much kubernetes.io/batch-cpu"
-        " (asks for 64, the whole node has 8)."
+        " (asks for 64000m, the whole node has 8000m)."
     )
 
 
