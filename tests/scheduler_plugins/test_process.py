@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import msgspec
 import pytest
 
 from slacktide import names
-from slacktide.cluster import EVENTS, NODES, PODS, Client, connect
+from slacktide.cluster import EVENTS, LEASES, NODES, PODS, Client, connect
 from slacktide.cluster.errors import ClusterError
 from slacktide.objects import Pod
 from slacktide.settings import ClusterSettings
@@ -59,7 +60,20 @@ class Machine:
         until("the API server answers", self.answers)
 
     def start_scheduler(self) -> subprocess.Popen[bytes]:
-        return self.start("scheduler_plugins", "--cluster.server", f"unix:{self.socket}", "--identity", "the-one")
+        observe = ("--observe.listen", f"unix:{self.path}/observe.sock")
+        cluster = ("--cluster.server", f"unix:{self.socket}")
+        return self.start("scheduler_plugins", *cluster, *observe, "--identity", "the-one")
+
+    def observed(self, route: str) -> str:
+        """What the scheduler's own endpoint answers; empty while it is not there."""
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(5)
+                connection.connect(f"{self.path}/observe.sock")
+                connection.sendall(f"GET {route} HTTP/1.0\r\nHost: scheduler\r\n\r\n".encode())
+                return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        except OSError:
+            return ""
 
     def answers(self) -> bool:
         try:
@@ -153,6 +167,25 @@ def test_scheduler_killed_in_the_middle_places_nothing_twice_and_sells_nothing_t
     assert sorted(after.values()) == ["n1"] * 10 + ["n2"] * 15
     bindings = [e for e in machine.client.list(EVENTS, "default").items if e.reason == "Scheduled"]
     assert all(event.count == 1 for event in bindings)
+
+
+def test_a_scheduler_that_does_not_lead_places_nothing(machine: Machine) -> None:
+    machine.start_api()
+    machine.offer(4000)
+    machine.create("p", 1000)
+    where = {"name": names.SCHEDULER_NAME, "namespace": names.SYSTEM_NAMESPACE}
+    held = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
+    machine.client.create(LEASES, {"metadata": where, "spec": held}, names.SYSTEM_NAMESPACE)
+    machine.start_scheduler()
+    until("it has listed everything", lambda: " 200 " in machine.observed("/readyz"))
+    pending = 'scheduler_pending_pods{queue="active"} 1.0'
+    assert pending in until("the endpoint answers", lambda: machine.observed("/metrics"))
+    assert machine.bound() == {}
+    free = {"spec": {"holderIdentity": ""}}
+    machine.client.patch(LEASES, names.SCHEDULER_NAME, names.SYSTEM_NAMESPACE, free)
+    until("the pod is placed", lambda: machine.bound() == {"p": "n1"})
+    lease = machine.client.get(LEASES, names.SCHEDULER_NAME, names.SYSTEM_NAMESPACE)
+    assert lease.spec.holder_identity == "the-one"
 
 
 def waiting(machine: Machine) -> list[Pod]:
