@@ -23,7 +23,7 @@ from standalone.runner import shim
 from standalone.runner.attempts import SIGKILLED, Attempt, ContainerId, Exit, PodUid, Stopping
 from standalone.runner.environment import command_line, environment
 from standalone.runner.groups import Groups
-from standalone.runner.limits import container_limits, pod_limits
+from standalone.runner.limits import container_limits, oom_score_adj, pod_limits
 from standalone.runner.plan import Start
 from standalone.runner.records import Config, CorruptRecord, ExitRecord, Store, Stored
 from standalone.runner.shim import proc
@@ -50,14 +50,20 @@ class StartError(SlacktideError):
 
 
 class Containers:
-    """What runs on this node, below one state directory and one cgroup root (`groups` None: without cgroups)."""
+    """What runs on this node, below one state directory and one cgroup root (`groups` None: without cgroups).
 
-    def __init__(self, store: Store, groups: Groups | None, logs: LogRules, address: str, boot_id: str) -> None:
+    memory_bytes: size of the machine, which memory requests are compared with.
+    """
+
+    def __init__(
+        self, store: Store, groups: Groups | None, logs: LogRules, address: str, boot_id: str, memory_bytes: int
+    ) -> None:
         self._store = store
         self._groups = groups
         self._logs = logs
         self._address = address
         self._boot_id = boot_id
+        self._memory_bytes = memory_bytes
         self._shims: dict[ContainerId, subprocess.Popen[bytes]] = {}
         self._known: dict[ContainerId, Stored] = {}
         self._unwritten: dict[ContainerId, Stopping] = {}
@@ -221,6 +227,7 @@ class Containers:
             kill_file=group.kill_file if group else "",
             freezer=group.freezer if group else "",
             oom_file=group.oom_file if group else "",
+            oom_score_adj=oom_score_adj(start.pod, container, self._memory_bytes),
             log_path=os.path.join(self._logs.directory, log),
             log_max_bytes=self._logs.max_bytes,
             log_keep=self._logs.keep,

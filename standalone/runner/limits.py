@@ -73,6 +73,19 @@ def pod_limits(pod: Pod) -> Limits:
     )
 
 
+def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int) -> int:
+    """Whom the kernel's OOM killer prefers when the whole machine is short: BestEffort first, Guaranteed last.
+
+    Source: kubernetes pkg/kubelet/qos/policy.go.
+    """
+    qos = qos_class(pod)
+    if qos != "Burstable":
+        return -997 if qos == "Guaranteed" else 1000
+    request = container.resources.requests.get("memory", 0)
+    share = 1000 * memory_bytes(request) // max(1, capacity_bytes)
+    return max(3, min(999, 1000 - share))
+
+
 def burstable_shares(pods: Iterable[Pod]) -> int:
     """cpu.shares of the Burstable class: the requests of all its pods together."""
     return shares_of(sum(requests_of(pod).get("cpu", 0) for pod in pods if qos_class(pod) == "Burstable"))

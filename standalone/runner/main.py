@@ -68,6 +68,7 @@ class Runner:
             LogRules(directory=settings.log_dir, max_bytes=settings.log_max_bytes, keep=settings.log_keep),
             settings.address,
             machine.boot_id,
+            machine.memory_bytes,
         )
         rules = Rules(back_off=_back_off(settings))
         self._turns = Turns(

@@ -51,6 +51,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kill_file: str
     freezer: str
     oom_file: str
+    oom_score_adj: int
     log_path: str
     log_max_bytes: int
     log_keep: int

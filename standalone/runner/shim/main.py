@@ -21,6 +21,8 @@ from standalone.runner.shim.logfile import Lines, LogFile, stamp
 
 KILL_SECONDS = 10.0
 DRAIN_SECONDS = 2.0
+_OWN_SCORE = -998
+"""The shim is small, and its death takes the container along: the OOM killer shall look elsewhere first."""
 _HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT)
 
 
@@ -49,6 +51,7 @@ class Shim:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         wake_reader = self._take_signals()
         payload.become_subreaper()
+        payload.set_oom_score_adj(_OWN_SCORE)
         me = {"pid": os.getpid(), "start_ticks": proc.start_ticks(os.getpid())}
         write_json(os.path.join(self._directory, "shim.json"), me)
         self._report_fd = self._start()
@@ -79,7 +82,8 @@ class Shim:
             ends.append(writer)
         argv = [str(word) for word in _list(self._config["argv"])]
         env = {str(key): str(value) for key, value in _dict(self._config["env"]).items()}
-        self._pid, report = payload.start(argv, env, str(self._config["cwd"]), self._dirs, *ends)
+        score = int(str(self._config["oom_score_adj"]))
+        self._pid, report = payload.start(argv, env, str(self._config["cwd"]), self._dirs, score, *ends)
         for end in ends:
             os.close(end)
         self._started = {

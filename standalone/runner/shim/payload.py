@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -26,6 +27,12 @@ def _prctl(option: int, value: int) -> None:
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), "prctl")
+
+
+def set_oom_score_adj(value: int) -> None:
+    """Whom the OOM killer prefers; without the right to lower it the value of the parent stays."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(value))
 
 
 def join(dirs: list[str]) -> None:
@@ -55,7 +62,15 @@ class Report(Exception):
         super().__init__(message)
 
 
-def start(argv: list[str], env: dict[str, str], cwd: str, dirs: list[str], stdout: int, stderr: int) -> tuple[int, int]:
+def start(
+    argv: list[str],
+    env: dict[str, str],
+    cwd: str,
+    dirs: list[str],
+    oom_score_adj: int,
+    stdout: int,
+    stderr: int,
+) -> tuple[int, int]:
     """Fork the payload; returns its pid and the read end of the report pipe.
 
     The pipe gives end of file when the exec worked, else one JSON object {code, reason, message}. The caller must
@@ -73,6 +88,7 @@ def start(argv: list[str], env: dict[str, str], cwd: str, dirs: list[str], stdou
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(CANNOT_START)
+        set_oom_score_adj(oom_score_adj)
         _become(argv, env, cwd, dirs, stdout, stderr)
     except Report as report:
         _tell(writer, report.code, report.reason, report.message)

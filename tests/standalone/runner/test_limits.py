@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.objects import Container
-from standalone.runner.limits import burstable_shares, container_limits, pod_limits, quota_of, shares_of, weight_of
+from standalone.runner.limits import (
+    burstable_shares,
+    container_limits,
+    oom_score_adj,
+    pod_limits,
+    quota_of,
+    shares_of,
+    weight_of,
+)
 from tests.standalone.runner.twin import make_pod, pod_dict, pod_view
 
 
@@ -95,3 +103,19 @@ def test_burstable_class_sums_burstable_pods_only():
     guaranteed = pod_view(pod_dict("b", containers=[container(same, same)]))
     assert burstable_shares([burstable, guaranteed, make_pod("c"), burstable]) == 1024
     assert burstable_shares([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "score"),
+    [
+        (None, None, 1000),
+        ({"cpu": "1", "memory": "1Gi"}, {"cpu": "1", "memory": "1Gi"}, -997),
+        ({"memory": "2Gi"}, None, 750),
+        ({"memory": "8Gi"}, None, 3),
+        ({"cpu": "1"}, None, 999),
+        ({"kubernetes.io/batch-memory": "1"}, None, 1000),
+    ],
+)
+def test_oom_score(requests, limits, score):
+    pod = pod_view(pod_dict(containers=[container(requests, limits)]))
+    assert oom_score_adj(pod, pod.spec.containers[0], 8 << 30) == score

@@ -39,6 +39,7 @@ class Made:
             "kill_file": "",
             "freezer": "",
             "oom_file": "",
+            "oom_score_adj": 500,
             "log_path": str(self.log_path),
             "log_max_bytes": 1 << 20,
             "log_keep": 3,
@@ -120,11 +121,13 @@ def test_strays_are_killed_and_reaped(made, tmp_path):
 
 
 def test_the_payload_starts_clean(made):
-    script = "grep -E 'SigIgn|SigBlk' /proc/self/status; ls /proc/self/fd | wc -l; umask; ps -o sid= -p $$; echo $$"
+    script = "cat /proc/self/oom_score_adj; "
+    script += "grep -E 'SigIgn|SigBlk' /proc/self/status; ls /proc/self/fd | wc -l; umask; ps -o sid= -p $$; echo $$"
     made.start(script).ended()
-    ignored, blocked, descriptors, mask, session, pid = [text.strip() for text in made.texts()]
+    score, ignored, blocked, descriptors, mask, session, pid = [text.strip() for text in made.texts()]
     assert int(ignored.split()[-1], 16) == 0 == int(blocked.split()[-1], 16)
     assert int(descriptors) == 4
+    assert score == "500"
     assert mask == "0022"
     assert session == pid
 

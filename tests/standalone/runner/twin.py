@@ -189,7 +189,7 @@ class Bench:
         self.wake = Wake(self.store.wake_path)
         self.logs = os.path.join(directory, "logs")
         rules = LogRules(directory=self.logs, max_bytes=options.pop("log_max_bytes", 10 << 20), keep=3)
-        self.containers = Containers(self.store, groups, rules, "127.0.0.1", self.boot_id)
+        self.containers = Containers(self.store, groups, rules, "127.0.0.1", self.boot_id, 8 << 30)
         self.recorder = FakeRecorder()
         self.outbox = Outbox(api, done=self.wake.poke)
         self.outbox.start()
