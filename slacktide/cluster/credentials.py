@@ -12,6 +12,7 @@ import base64
 import importlib
 import ipaddress
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -250,8 +251,10 @@ class _library_errors:  # noqa: N801 - reads as a statement: with _library_error
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if not isinstance(error, Exception) or isinstance(error, CredentialsError):
             return
-        # The package lets YAML, key, type, OS and its own errors through, whatever the file's mistake causes.
-        raise CredentialsError(f"cannot {self._purpose}: {str(error) or type(error).__name__}") from error
+        # The package lets YAML, key, type, OS and its own errors through, whatever the file's mistake causes. Its texts
+        # may quote a whole entry with its secrets, so that part goes, and with it the chain to the original.
+        detail = re.sub(r"\{.*\}", "{...}", str(error), flags=re.DOTALL) or type(error).__name__
+        raise CredentialsError(f"cannot {self._purpose}: {detail}") from None
 
 
 def kubeconfig_source(path: str, context: str = "", clock: Callable[[], float] = time.monotonic) -> LibrarySource:

@@ -201,7 +201,7 @@ class LeaderElector:
         """One attempt to get or keep the lease; returns the seconds until the next is due."""
         held = self._attempt()
         now = self._clock()
-        if held and not self._leading:
+        if held and not self._leading and not self._stopping.is_set():
             self._leading = True
             _LOG.info("leading", lease=self._name, identity=self._identity)
             self._call(self._on_started)

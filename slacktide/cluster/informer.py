@@ -79,6 +79,7 @@ class Informer(Generic[T]):
         self._watch: Watch[T] | None = None
         self._resource_version: str | None = None
         self._heard_at = -math.inf
+        self._broken = False
         self._thread = threading.Thread(target=self._run, name=f"informer-{self._name}", daemon=True)
         self._metrics.cache_age.labels(self._name).set_function(self.age_seconds)
         self._metrics.cache_objects.labels(self._name).set_function(lambda: len(self._cache))
@@ -156,6 +157,7 @@ class Informer(Generic[T]):
         self._metrics.failures.labels(self._name, reason).inc()
         if isinstance(error, (Gone, Unreadable)):
             self._resource_version = None
+        self._broken = True
         delay = self._backoff.next()
         report = _LOG.info if isinstance(error, Gone) else _LOG.warning
         report("watch broken", informer=self._name, reason=reason, detail=str(error), retry_seconds=round(delay, 1))
@@ -189,6 +191,9 @@ class Informer(Generic[T]):
         with self._lock:
             self._watch = watch
         self._heard_at = self._clock()
+        if self._broken:
+            _LOG.info("watching again", informer=self._name)
+            self._broken = False
         events = 0
         try:
             # `stop` may have looked for the watch before it was there.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
 from slacktide.cluster.credentials import Access, CredentialSource, Endpoint
-from slacktide.cluster.errors import CredentialsError, Unreachable, Unreadable, from_response
+from slacktide.cluster.errors import ClusterError, CredentialsError, Unreachable, Unreadable, from_response
 from slacktide.observe import get_logger
 
 _LOG: Final = get_logger("cluster.transport")
@@ -140,18 +141,22 @@ class Transport:
     def _open(self, request: Request) -> urllib3.BaseHTTPResponse:
         access = self._source.current()
         response = self._once(request, access)
-        if response.status == 401 and self._source.renew(access):
-            response.drain_conn()
-            response.release_conn()
+        if response.status == 401:
+            refused = self._error(request, response)
+            if not self._source.renew(access):
+                raise refused
             response = self._once(request, self._source.current())
-        if response.status < 300:
-            return response
+        if response.status >= 300:
+            raise self._error(request, response)
+        return response
+
+    def _error(self, request: Request, response: urllib3.BaseHTTPResponse) -> ClusterError:
         describe = f"{request.method} {request.path}"
         if response.status < 400:
             response.close()
-            raise Unreadable(f"{describe}: the server redirects (HTTP {response.status}), an API server never does")
+            return Unreadable(f"{describe}: the server redirects (HTTP {response.status}), an API server never does")
         body = self._read(response, describe, request.total_seconds, limit=_ERROR_BODY_BYTES)
-        raise from_response(response.status, body, response.headers)
+        return from_response(response.status, body, response.headers)
 
     def _once(self, request: Request, access: Access) -> urllib3.BaseHTTPResponse:
         headers = {"User-Agent": self._user_agent, "Accept": request.accept, "Accept-Encoding": "identity"}
@@ -267,12 +272,24 @@ class _UnixConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.settimeout(self.timeout)
+            # A socket with a Python timeout does not block, and then the kernel refuses at once while the server's
+            # backlog is full, instead of waiting for room.
+            seconds = self.timeout or 0.0
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
             sock.connect(self._path)
+            sock.settimeout(self.timeout)
+        except BlockingIOError as error:
+            sock.close()
+            raise urllib3.exceptions.ConnectTimeoutError(self, f"{self._path}: nobody accepts") from error
         except OSError as error:
             sock.close()
             raise urllib3.exceptions.NewConnectionError(self, f"{self._path}: {error.strerror or error}") from error
         return sock
+
+
+def _timeval(seconds: float) -> bytes:
+    """struct timeval of the kernel; zero is no timeout."""
+    return struct.pack("ll", int(seconds), int(seconds % 1.0 * 1_000_000))
 
 
 class _UnixPool(HTTPConnectionPool):

@@ -111,14 +111,15 @@ def test_silent_watch_is_cut(api, client):
         next(events)
 
 
-def test_watch_that_the_server_forgets_to_end(api, client):
+def test_watch_that_the_server_forgets_to_end(api, client, monkeypatch):
+    monkeypatch.setattr("slacktide.cluster.client._WATCH_SLACK_SECONDS", -0.95)
+
     def chatter():
         while not api.closing.wait(0.005):
             yield line("BOOKMARK", metadata={"resourceVersion": "2"})
 
     api.on("GET", "/api/v1/pods", lambda _: Reply(chunks=chatter()))
     watch = client.watch(PODS, resource_version="1", timeout_seconds=1)
-    watch._deadline = watch._clock() + 0.05
     assert {e.type for e in watch} == {"BOOKMARK"}
 
 

@@ -82,6 +82,19 @@ def pki(tmp_path_factory):
     return made
 
 
+@pytest.fixture(autouse=True)
+def strict_python(monkeypatch):
+    """Every Python checks certificates as strictly as 3.13 does by default."""
+    original = ssl.create_default_context
+
+    def strict(*arguments, **options):
+        context = original(*arguments, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+
+
 @pytest.fixture
 def tls_api(pki):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -146,7 +159,6 @@ def test_strict_check_is_off_and_the_others_are_on(pki):
 def test_python_would_refuse_this_ca_by_itself(pki, tls_api):
     """Shows that the test above tests something: the strict check fails on this CA."""
     context = ssl.create_default_context(cafile=pki.ca)
-    context.verify_flags |= ssl.VERIFY_X509_STRICT
     with (
         socket.create_connection(("127.0.0.1", tls_api.port)) as sock,
         pytest.raises(ssl.SSLCertVerificationError, match="key usage"),
@@ -173,6 +185,12 @@ def test_other_name_is_refused_unless_named(pki, tls_api, tmp_path, open_client)
 def test_skipping_verification_is_possible_where_the_kubeconfig_says_so(tls_api, tmp_path, open_client):
     path = kubeconfig(tmp_path / "config", tls_api.url, cluster={"insecure-skip-tls-verify": True})
     assert open_client(kubeconfig_source(path)).version().major == "1"
+
+
+def test_proxy_of_the_kubeconfig(api, tmp_path, open_client):
+    api.on("GET", "/version", Reply({"gitVersion": "v1"}))
+    path = kubeconfig(tmp_path / "config", "http://127.0.0.1:1", cluster={"proxy-url": api.url})
+    assert open_client(kubeconfig_source(path)).version().git_version == "v1"
 
 
 def test_renewed_certificate_makes_new_connections(pki, tls_api, tmp_path, open_client):
@@ -317,6 +335,15 @@ def test_broken_kubeconfig(tmp_path, text):
     path.write_text(text)
     with pytest.raises(errors.CredentialsError, match="config"):
         kubeconfig_source(str(path))
+
+
+def test_error_about_a_kubeconfig_does_not_quote_its_secrets(tmp_path):
+    user = {"auth-provider": {"name": "oidc", "secret": "hush"}, "token": "hush"}
+    config = kubeconfig(tmp_path / "config", users=[{"name": "u", "user": user}, {"user": {"token": "hush"}}])
+    with pytest.raises(errors.CredentialsError) as caught:
+        kubeconfig_source(config)
+    assert "hush" not in str(caught.value)
+    assert caught.value.__cause__ is None
 
 
 def test_kubeconfig_with_plain_http_to_elsewhere_is_refused(tmp_path):

@@ -75,6 +75,26 @@ def test_server_that_accepts_nobody_is_ended_by_a_timeout(tmp_path, make_client)
         client = make_client(f"unix:{path}", timeout_seconds=0.2)
         with pytest.raises(errors.Unreachable, match="silent"):
             client.version()
+        # What was tried still fills the queue of those who wait to be accepted.
+        with pytest.raises(errors.Unreachable, match="no connection within the timeout"):
+            client.version()
+
+
+def test_more_callers_than_the_backlog_of_the_server_wait_for_their_turn(tmp_path, make_client):
+    path = f"{tmp_path}/api.sock"
+    api = FakeApi(unix_path=path)
+    try:
+        api.on("GET", "/version", Reply({"gitVersion": "v1"}))
+        api._server.socket.listen(0)
+        client, versions = make_client(f"unix:{path}"), []
+        threads = [threading.Thread(target=lambda: versions.append(client.version().git_version)) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert versions == ["v1"] * 20
+    finally:
+        api.close()
 
 
 @pytest.mark.parametrize("url", ["unix:/nonexistent/api.sock", "http://127.0.0.1:1"])
