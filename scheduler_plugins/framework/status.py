@@ -40,7 +40,6 @@ CODE_NAMES: Final = {
 """Names as kube-scheduler writes them into metric labels."""
 
 _REJECTED: Final = frozenset({Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING})
-_NO_ERROR: Final = frozenset({Code.SUCCESS, Code.WAIT, Code.SKIP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +102,9 @@ class Status:
         """The same answer, signed by `plugin` unless it is signed already."""
         return self if self.plugin else replace(self, plugin=plugin)
 
-    def as_error(self) -> Exception | None:
-        """The status as an exception; None for Success, Wait and Skip."""
-        if self.code in _NO_ERROR:
-            return None
-        return PluginFailure(self)
-
 
 class PluginFailure(Exception):
-    """A status that means no, on its way up as an exception."""
+    """A plugin that could not answer, on its way up as an exception."""
 
     def __init__(self, status: Status) -> None:
         self.status = status

@@ -69,20 +69,19 @@ def test_codes_have_the_documented_order_and_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "rejected", "is_error"),
+    ("status", "rejected"),
     [
-        (SUCCESS, False, False),
-        (failed("x"), False, True),
-        (unschedulable("x"), True, True),
-        (unresolvable("x"), True, True),
-        (Status(Code.WAIT), False, False),
-        (SKIP, False, False),
-        (pending("x"), True, True),
+        (SUCCESS, False),
+        (failed("x"), False),
+        (unschedulable("x"), True),
+        (unresolvable("x"), True),
+        (Status(Code.WAIT), False),
+        (SKIP, False),
+        (pending("x"), True),
     ],
 )
-def test_what_counts_as_a_refusal_and_what_becomes_an_error(status: Status, rejected: bool, is_error: bool) -> None:
+def test_what_counts_as_a_refusal(status: Status, rejected: bool) -> None:
     assert status.rejected is rejected
-    assert (status.as_error() is not None) is is_error
 
 
 def test_message_joins_reasons() -> None:
