@@ -88,6 +88,7 @@ class Reporter:
         self._stopping = threading.Event()
         self._session: _Session | None = None
         self._threads: list[threading.Thread] = []
+        self._away = False
         self.counters: Counter[str] = Counter()
         self.connected = False
 
@@ -152,8 +153,9 @@ class Reporter:
     def _failed(self, error: grpc.RpcError) -> None:
         self.counters["failures"] += 1
         code, detail = getattr(error, "code", None), getattr(error, "details", None)
-        if not self._stopping.is_set():
-            _LOG.info(
+        if not self._stopping.is_set() and not self._away:
+            self._away = True
+            _LOG.warning(
                 "predictor away, samples are spooled",
                 code=str(code() if code else None),
                 detail=detail() if detail else "",
@@ -220,6 +222,9 @@ class Reporter:
 
     def _take(self, session: _Session, response: usage_pb2.ReportResponse) -> None:
         self.connected = True
+        if self._away:
+            self._away = False
+            _LOG.info("predictor is back", waiting=self._spool.waiting())
         now = self._clock()
         if response.HasField("retry_after_millis"):
             session.silent_until = now + response.retry_after_millis / 1000

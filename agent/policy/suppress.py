@@ -1,7 +1,7 @@
 """Policy *suppress*: a CPU quota on BE, written only when LS is short or about to be.
 
     protected = LS use + SYSTEM use
-    cap       = capacity * target - protected                    (target_percent)
+    cap       = capacity * target - protected                    (target_percent, or blind_target_percent)
     pressed   = capacity * pressed_target - protected            (pressed_target_percent), at most half of BE's use
     limit     = max(floor, ...), never above capacity; floor = max(be_min_millis, pods * be_pod_min_millis)
 
@@ -10,10 +10,12 @@ p99 1.3 to 1.5 times alone instead of 1.03 to 1.1, since each throttled moment l
 it cost BE a tenth of its share. So the limit is applied when
 
 - LS cannot be measured (then BE gets its floor), or memory is nearly gone (a BE that cannot run cannot allocate),
-- the protected use itself reaches `engage_percent` of the node: the cap then leaves the last percents to LS,
+- the protected use itself reaches `engage_percent` of the node: the cap then leaves the last percents to LS (the
+  default is so high that a second of bad luck at 80 % load does not reach it),
 - LS pressure beyond what LS makes itself (see `agent.pressure`) passes the cut while the CPUs are busy; if it
   persists for `settle_seconds` after a cut, the limit is halved down to the floor,
-- there is no pressure signal on this node: then the cap always holds, as there is nothing finer to go by.
+- there is no pressure signal on this node: then the cap always holds, with `blind_target_percent`, as there is
+  nothing finer to go by.
 
 Cut at once, also between turns (`urgent`). Release one step (`step_percent` of capacity) after `quiet_turns` turns
 in which pressure was below `release_ratio` of the cut and use below `engage_percent - hold_percent`; between both
@@ -52,10 +54,14 @@ class SuppressSettings(Settings, frozen=True, kw_only=True):
 
     target_percent: Annotated[
         float, Meta(ge=1, le=100, description="LS + SYSTEM + BE may use at most this", extra={"reloadable": True})
-    ] = 95.0
+    ] = 98.0
+    blind_target_percent: Annotated[
+        float,
+        Meta(ge=1, le=100, description="Target on a node without a pressure signal", extra={"reloadable": True}),
+    ] = 85.0
     engage_percent: Annotated[
         float, Meta(ge=1, le=100, description="LS + SYSTEM use from which BE is capped", extra={"reloadable": True})
-    ] = 90.0
+    ] = 95.0
     hold_percent: Annotated[
         float, Meta(ge=0, le=50, description="Width of the band in which nothing moves", extra={"reloadable": True})
     ] = 5.0
@@ -210,7 +216,8 @@ def _judge(snapshot: NodeSnapshot, state: SuppressState, settings: SuppressSetti
         cause = f"LS and SYSTEM use {used:.0f} % of the node (cap from {settings.engage_percent:g} %)"
         return Verdict(cap=target, calm=False, cause=cause)
     if snapshot.pressure is None:
-        return Verdict(cap=target, calm=True, cause=f"no LS pressure signal: held to {settings.target_percent:g} %")
+        cause = f"no LS pressure signal: held to {settings.blind_target_percent:g} %"
+        return Verdict(cap=_leaves(view, settings.blind_target_percent), calm=True, cause=cause)
     calm = used < settings.engage_percent - settings.hold_percent and not _near_cut(snapshot, settings)
     return Verdict(cap=None, calm=calm, cause="LS is calm" if calm else "held: LS is neither short nor calm")
 

@@ -11,7 +11,9 @@ BE threads a CPU.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from agent.capabilities import Capabilities, Knob
 from agent.policy.base import Context, Desired, Request
@@ -23,8 +25,13 @@ from slacktide.tier import Tier
 class WeightSettings(Settings, frozen=True, kw_only=True):
     """Settings of the weight policy."""
 
-    idle: bool = True
-    """Use cpu.idle where the kernel has it; false always uses the smallest weight."""
+    idle: Annotated[
+        bool,
+        Meta(
+            description="use cpu.idle where the kernel has it; false always takes the smallest weight",
+            extra={"reloadable": True},
+        ),
+    ] = True
 
 
 class Weight:

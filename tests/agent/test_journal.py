@@ -37,7 +37,7 @@ def test_a_torn_or_foreign_file_is_set_aside_and_never_raises(tmp_path, cut, jun
     path = tmp_path / FILE_NAME
     data = path.read_bytes()
     torn = data[:cut] + junk
-    if torn == data:
+    if torn.strip() == data:
         return
     path.write_bytes(torn)
     again = Journal(str(tmp_path), "boot")

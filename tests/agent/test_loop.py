@@ -179,7 +179,7 @@ def test_settings_are_read_anew_each_turn():
     rig.run(2)
     rig.settings = AgentSettings(suppress=SuppressSettings(engage_percent=50.0))
     rig.run(1)
-    assert rig.limit == 650
+    assert rig.limit == 2000 * 98 // 100 - 1250
 
 
 def test_a_turn_that_fails_does_not_end_the_loop():
