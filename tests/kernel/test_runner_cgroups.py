@@ -14,7 +14,9 @@ from slacktide.errors import KernelError
 from slacktide.kernel.files import read_text, write_value
 from slacktide.kernel.hierarchy import Version, discover
 from standalone.runner.groups import Groups
+from standalone.runner.limits import Limits
 from standalone.runner.shim.groups import Target, kill_all, members
+from standalone.runner.shim.proc import descendants
 from tests.standalone.runner.twin import Bench, FakeApi, alive, payload_pid, pod_dict, running_pod, wait_for
 
 pytestmark = pytest.mark.kernel
@@ -175,6 +177,51 @@ def test_a_frozen_pod_terminates(bench, groups, level):
     bench.api.ask_deletion(grace=1)
     bench.until(lambda: bench.api.pod() is None)
     assert not alive(pid)
+
+
+def test_a_container_that_cannot_even_start_terminates(bench, groups):
+    """Joining a frozen cgroup stops the child before exec; nothing may wait for it."""
+    pod = pod_dict(command=["sleep", "1000"])
+    groups.make_pod("BestEffort", pod["metadata"]["uid"], Limits(shares=2))
+    freeze(groups, f"kubepods/besteffort/pod{pod['metadata']['uid']}")
+    bench.api.add(pod)
+    bench.until(lambda: bench.attempts())
+    shim = wait_for(lambda: bench.store.read(bench.attempts()[0].id).shim)
+    wait_for(lambda: descendants(shim.pid))
+    payload = descendants(shim.pid)
+    assert bench.attempts()[0].started_at is None
+    bench.api.ask_deletion(grace=1)
+    bench.until(lambda: bench.api.pod() is None)
+    assert not any(alive(pid) for pid in payload)
+
+
+def test_the_oom_killer_is_told_whom_to_prefer(bench):
+    pid = running_pod(bench, command=["sleep", "1000"])
+    assert read_text(f"/proc/{pid}/oom_score_adj").strip() == "1000"
+    shim = bench.store.read(bench.attempts()[0].id).shim
+    # Lowering takes CAP_SYS_RESOURCE, which root in a sandbox may lack; the shim then stays as its parent is.
+    assert read_text(f"/proc/{shim.pid}/oom_score_adj").strip() in {
+        "-998",
+        read_text("/proc/self/oom_score_adj").strip(),
+    }
+
+
+def test_without_rights_it_says_so():
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    # Imported before the rights are given up: the interpreter may live where others cannot read.
+    script = (
+        "import os\n"
+        "from slacktide.errors import NotPermitted\n"
+        "from slacktide.kernel.hierarchy import discover\n"
+        "from standalone.runner.groups import Groups, why_not\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try:\n    Groups(discover(), 'slacktide-test-nobody').prepare(2)\n"
+        "except NotPermitted as error:\n    print(why_not(error))\n"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert found.stdout.startswith("cgroups are off: /"), found.stderr
+    assert "slacktide-test-nobody: Permission denied" in found.stdout
 
 
 def test_a_throttled_pod_terminates(bench, groups):

@@ -209,7 +209,7 @@ class Bench:
             address="127.0.0.1",
         )
 
-    def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    def until(self, condition: Callable[[], Any], seconds: float = 12.0) -> Any:
         """Turn until the condition holds; fails with the state of all pods."""
         end = time.monotonic() + seconds
         while True:
@@ -291,7 +291,7 @@ def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
