@@ -56,9 +56,9 @@ def manifest(wish: Wish, request: str) -> dict[str, Any]:
     container = {
         "name": CONTAINER,
         "image": HOST_PROCESS_IMAGE,
-        "command": list(wish.command),
+        "command": [literal(word) for word in wish.command],
         "workingDir": wish.directory,
-        "env": [{"name": name, "value": value} for name, value in sorted(wish.env.items())],
+        "env": [{"name": name, "value": literal(value)} for name, value in sorted(wish.env.items())],
         "resources": resources,
     }
     spec = {
@@ -84,6 +84,14 @@ def stem(program: str) -> str:
     """A name for pods of this program: its file name as a DNS label, short enough for a random end."""
     label = re.sub(r"[^a-z0-9]+", "-", os.path.basename(program).lower()).strip("-")[:40].strip("-")
     return label or "pod"
+
+
+def literal(text: str) -> str:
+    """`text` as it must stand in a pod so that it arrives unchanged.
+
+    Kubernetes reads `$(NAME)` in commands and values as a variable and `$$` as one dollar sign.
+    """
+    return text.replace("$", "$$") if "$$" in text or "$(" in text else text
 
 
 def environment(caller: Mapping[str, str], assignments: Sequence[str]) -> dict[str, str]:

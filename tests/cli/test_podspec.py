@@ -79,6 +79,36 @@ def test_names_after_programs(program, name):
     assert stem(program) == name
 
 
+@given(st.text(alphabet="$()A", max_size=12))
+def test_any_word_survives_the_expansion_that_kubernetes_does(word):
+    variables = {"A": "expanded", "": "expanded", "$A": "expanded"}
+
+    def expand(text):
+        # The rule of the API reference for container.command, written down a second time.
+        result, position = "", 0
+        while position < len(text):
+            rest = text[position:]
+            end = rest.find(")")
+            if rest.startswith("$$"):
+                result, position = result + "$", position + 2
+            elif rest.startswith("$(") and end > 0:
+                name = rest[2:end]
+                result, position = result + variables.get(name, rest[: end + 1]), position + end + 1
+            else:
+                result, position = result + text[position], position + 1
+        return result
+
+    body, _ = made(command=[word or "x"], env={"V": word})
+    container = body["spec"]["containers"][0]
+    assert expand(container["command"][0]) == (word or "x")
+    assert expand(container["env"][0]["value"]) == word
+
+
+def test_plain_shell_variables_stay_readable():
+    body, _ = made(command=["sh", "-c", "echo $HOME $1"])
+    assert body["spec"]["containers"][0]["command"][2] == "echo $HOME $1"
+
+
 def test_the_request_is_written_on_the_pod():
     body, _ = made(name="n")
     assert body["metadata"]["name"] == "n"
