@@ -45,6 +45,8 @@ class App:
             response = reply_error(problem)
         except web.HTTPRequestEntityTooLarge:
             response = reply_error(errors.too_large(BODY_LIMIT_BYTES))
+        except RecursionError:
+            response = reply_error(errors.bad_request("the body is nested too deeply"))
         except ConnectionError:
             # The client went away in the middle of its answer.
             raise

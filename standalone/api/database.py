@@ -20,7 +20,7 @@ FORMAT: Final = 1
 LOG_LENGTH: Final = 10_000
 """Changes that the log keeps for watches that come back; older versions are answered with 410."""
 
-LOCK_SECONDS = 5.0
+LOCK_SECONDS = 1.0
 """How long a server that starts waits for one that is just ending to let go of the file."""
 
 _PAGE_BYTES: Final = 4096

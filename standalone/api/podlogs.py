@@ -93,13 +93,12 @@ def rotated(path: str) -> list[str]:
 
 
 class LogReader:
-    """Reads a log from its oldest file on and keeps its place while files are renamed."""
+    """Reads a log from its oldest file on and keeps its place while files are renamed: a file is known by its inode."""
 
     def __init__(self, path: str) -> None:
         """`path` is the file being written; it may not be there yet."""
         self._path = path
         self._file: BinaryIO | None = None
-        self._older = rotated(path)
         self._rest = b""
 
     def close(self) -> None:
@@ -109,48 +108,48 @@ class LogReader:
             self._file = None
 
     def poll(self, limit: int = _CHUNK) -> list[Entry] | None:
-        """Whole records that have come since the last call, at most `limit` bytes; None when nothing new is there."""
+        """Whole records that have come since the last call, from at most `limit` bytes; None when nothing is new."""
         while True:
-            if self._file is None and not self._open_next():
-                return None
-            assert self._file is not None
-            data = self._file.read(limit)
+            following = self._following()
+            # Looked for before the read: a file that has a follower has got all that it will ever get.
+            data = self._file.read(limit) if self._file is not None else b""
             if data:
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 return [entry for entry in map(parse_line, lines) if entry is not None]
-            if not self._replaced():
+            if following is None:
                 return None
-            # The writer may have written between our last read and its rename: read once more before going on.
-            data = self._file.read(limit)
-            if data:
-                self._file.seek(-len(data), os.SEEK_CUR)
-                continue
-            self.close()
-            self._rest = b""
+            self._go_on(following)
 
-    def _open_next(self) -> bool:
-        path = self._older.pop(0) if self._older else self._path
-        try:
-            self._file = open(path, "rb")  # noqa: SIM115 - it stays open between calls
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _replaced(self) -> bool:
-        """Whether the file being read is finished, because a newer one is there; `_older` then lists what follows."""
-        assert self._file is not None
-        mine = os.fstat(self._file.fileno())
-        following: list[str] = []
+    def _following(self) -> tuple[str, tuple[int, int]] | None:
+        """Path and identity of the file after the one being read (the oldest when none is), or None."""
+        mine = None if self._file is None else _identity(os.fstat(self._file.fileno()))
+        found: tuple[str, tuple[int, int]] | None = None
         for path in reversed(rotated(self._path)):
             try:
-                found = os.stat(path)
+                identity = _identity(os.stat(path))
             except FileNotFoundError:
                 continue
-            if (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino):
+            if identity == mine:
                 break
-            following.insert(0, path)
-        self._older = following
-        return bool(following)
+            found = path, identity
+        return found
+
+    def _go_on(self, following: tuple[str, tuple[int, int]]) -> None:
+        """Change to the next file, unless it was renamed in between: then the next look finds it."""
+        path, identity = following
+        try:
+            file = open(path, "rb")  # noqa: SIM115 - it stays open between calls
+        except FileNotFoundError:
+            return
+        if _identity(os.fstat(file.fileno())) != identity:
+            file.close()
+            return
+        self.close()
+        self._file, self._rest = file, b""
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def tail(entries: Iterable[Entry], wanted: Wanted) -> Iterator[Entry]:

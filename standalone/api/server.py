@@ -44,7 +44,8 @@ _LOG = get_logger("api.server")
 
 def real_world() -> World:
     """Decisions with the machine's clock and chance."""
-    return World(times.now, lambda: str(uuid.uuid4()), lambda: "".join(random.choices(NAME_ALPHABET, k=5)))
+    chance = random.SystemRandom()
+    return World(times.now, lambda: str(uuid.uuid4()), lambda: "".join(chance.choices(NAME_ALPHABET, k=5)))
 
 
 class ApiServer:
@@ -59,6 +60,7 @@ class ApiServer:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._store: Store | None = None
         self.address = ""
         """HOST:PORT of the TCP listener, "" without one."""
 
@@ -68,6 +70,7 @@ class ApiServer:
         sockets: list[socket.socket] = []
         try:
             store = Store(database, settle=lambda transaction: settle.settle(transaction, self._world))
+            self._store = store
             sockets.append(_unix_socket(self._settings.socket))
             token = ""
             if self._settings.listen:
