@@ -93,8 +93,8 @@ def _join(*parts: str) -> str:
 def _cpu(sample: Sample | None, known: Knowledge) -> Demand:
     return Demand(
         capacity=smaller(sample.capacity_cpu if sample else None, known.allocatable.cpu_millis),
-        now=sample.protected_cpu_max if sample else None,
-        system_now=sample.system_cpu_max if sample else None,
+        now=sample.protected_cpu_mean if sample else None,
+        system_now=sample.system_cpu_mean if sample else None,
         requested=larger(sample.ls_requested_cpu if sample else None, known.requested.cpu_millis),
         peak=known.peak_cpu,
     )

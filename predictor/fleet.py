@@ -19,7 +19,7 @@ import numpy as np
 from predictor.history import Window
 from predictor.models.base import Floats
 from predictor.samples import Sample
-from predictor.slots import SLOT_SECONDS, SlotRing, slot_of
+from predictor.slots import SLOT_SECONDS, OpenSlots, SlotRing, slot_of
 
 _DAY_SECONDS: Final = 86400
 
@@ -27,6 +27,7 @@ _DAY_SECONDS: Final = 86400
 @dataclasses.dataclass(slots=True)
 class _Node:
     column: int
+    windows: OpenSlots = dataclasses.field(default_factory=OpenSlots)
     latest: Sample | None = None
     measured: float | None = None
     heard: float | None = None
@@ -44,7 +45,8 @@ class _Node:
 class FleetView:
     """All nodes at one moment; lists and columns run in the order of `names`.
 
-    cpu, memory  (slots, nodes) highest LS + SYSTEM use, millicores and bytes, oldest first, NaN = gap
+    cpu, memory  (slots, nodes) LS + SYSTEM use as `predictor.slots` says, millicores and bytes, oldest first,
+                 NaN = gap
     latest       newest sample of each node that measured LS and SYSTEM; the newest of any kind while there was none
                  like that; None when no sample came since the start
     measured     monotonic time at which its window ended, None likewise
@@ -81,16 +83,24 @@ class Fleet:
         """Take a sample whose window ended at monotonic time `measured`. Repeats and re-orders change nothing."""
         with self._lock:
             node = self._node(name)
-            slot = slot_of(sample.end_millis)
-            cpu, memory = sample.protected_cpu_max, sample.protected_memory_max
-            if cpu is not None:
-                self._cpu.observe(node.column, slot, cpu)
-            if memory is not None:
-                self._memory.observe(node.column, slot, memory)
+            self._remember(node, sample)
             news = node.measured is None or measured - node.measured > self._silence
             node.take(sample, measured)
         if news:
             self._on_news()
+
+    def _remember(self, node: _Node, sample: Sample) -> None:
+        slot = slot_of(sample.end_millis)
+        cpu, memory = sample.protected_cpu_mean, sample.protected_memory_max
+        if memory is not None:
+            self._memory.observe(node.column, slot, memory)
+        if cpu is None:
+            return
+        value = node.windows.put(slot, sample.end_millis, cpu, self._cpu.get(node.column, slot))
+        if value is None:
+            self._cpu.observe(node.column, slot, cpu)
+        else:
+            self._cpu.put(node.column, slot, value)
 
     def restore(self, window: Window) -> None:
         """Take use that the history remembers; it brings no newest sample, so a node stays unheard of."""
@@ -132,4 +142,4 @@ class Fleet:
 
 
 def _complete(sample: Sample) -> bool:
-    return sample.protected_cpu_max is not None and sample.protected_memory_max is not None
+    return sample.protected_cpu_mean is not None and sample.protected_memory_max is not None

@@ -88,7 +88,11 @@ class Appended(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Highest LS + SYSTEM use per node and slot, as columns of one length; NaN = not measured."""
+    """LS + SYSTEM use per node and slot, as columns of one length; NaN = not measured.
+
+    cpu_millis    90th percentile of the means of the sample windows in the slot (see `predictor.slots`)
+    memory_bytes  highest working set in the slot
+    """
 
     names: list[str]
     node: npt.NDArray[np.int64]
@@ -187,19 +191,19 @@ class History:
         self._load()
 
     def window(self, since_millis: int) -> Window:
-        """Highest LS + SYSTEM use of every node since `since_millis`. Raises HistoryError."""
+        """LS + SYSTEM use of every node since `since_millis`. Raises HistoryError."""
         ids = {node: index for index, node in enumerate(self._nodes.values())}
         with readable():
             columns = self._connection.execute(
                 f"""
                 SELECT node, slot, max(cpu) AS cpu, max(memory) AS memory FROM (
-                    SELECT series.node, slot, cpu_max AS cpu, memory_max AS memory
+                    SELECT series.node, slot, cpu_p90 AS cpu, memory_max AS memory
                     FROM slots JOIN series ON slots.series = series.id WHERE kind = '{PROTECTED}' AND slot >= $1
                     UNION ALL
-                    SELECT boots.node, (end_millis - 1) // {SLOT_MILLIS}, ls_cpu_max + system_cpu_max,
-                        ls_memory_max + system_memory_max
+                    SELECT boots.node, (end_millis - 1) // {SLOT_MILLIS} AS slot,
+                        quantile_disc(ls_cpu_mean + system_cpu_mean, 0.9), max(ls_memory_max + system_memory_max)
                     FROM samples JOIN boots ON samples.boot = boots.id
-                    WHERE (end_millis - 1) // {SLOT_MILLIS} >= $1)
+                    WHERE (end_millis - 1) // {SLOT_MILLIS} >= $1 GROUP BY ALL)
                 GROUP BY node, slot""",  # noqa: S608 - built from our own constants only
                 [since_millis // SLOT_MILLIS],
             ).fetchnumpy()
@@ -368,8 +372,8 @@ def _fold_statement(columns: tuple[str, str, str, str, str, str]) -> str:
     return f"""
         INSERT INTO slots
         SELECT series.id, (end_millis - 1) // {SLOT_MILLIS}, sum(window_millis),
-            avg({cpu_mean}), quantile_cont({cpu_mean}, 0.9), max({cpu_max}),
-            avg({memory_mean}), quantile_cont({memory_mean}, 0.9), max({memory_max}),
+            avg({cpu_mean}), quantile_disc({cpu_mean}, 0.9), max({cpu_max}),
+            avg({memory_mean}), quantile_disc({memory_mean}, 0.9), max({memory_max}),
             max({requested_cpu})::BIGINT, max({requested_memory})::BIGINT
         FROM samples JOIN boots ON samples.boot = boots.id
             JOIN series ON series.node = boots.node AND series.kind = $1 AND series.key = ''

@@ -1,6 +1,6 @@
 """What goes out to a node, and when. Pure: the previous state and the new forecast in, a publication or nothing out.
 
-Rules (design, section 4; docs/predictor.md):
+Rules (design, section 4):
 
 * A drop goes out at once, whatever its size.
 * A rise must last `rise_wait_seconds`, then at most `rise_step_percent` of capacity goes out, and never more than the

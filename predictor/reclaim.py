@@ -24,7 +24,7 @@ class Demand:
     """What is known of one resource of one node; all in one unit, None = not known.
 
     capacity    what the node has; the smaller of what the agent measured and what the node object allocates
-    now         LS + SYSTEM use in the newest sample, its maximum
+    now         LS + SYSTEM use in the newest sample: CPU its mean, memory its maximum
     system_now  the SYSTEM part of it
     requested   sum of plain requests of the LS pods on the node
     peak        the model's answer, LS + SYSTEM

@@ -52,9 +52,9 @@ class Sample(NamedTuple):
     be_quota: int | None
 
     @property
-    def protected_cpu_max(self) -> int | None:
-        """Highest LS + SYSTEM CPU use; None unless both are known."""
-        return _sum(self.ls_cpu_max, self.system_cpu_max)
+    def protected_cpu_mean(self) -> int | None:
+        """LS + SYSTEM CPU use over the window; None unless both are known."""
+        return _sum(self.ls_cpu_mean, self.system_cpu_mean)
 
     @property
     def protected_memory_max(self) -> int | None:

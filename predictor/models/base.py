@@ -20,8 +20,9 @@ Floats = npt.NDArray[np.float64]
 class History:
     """Past usage of some series.
 
-    usage       (slots, series): highest use inside each slot, oldest first; the last row is the slot that is
-                being filled now. NaN is a gap: not measured, never 0.
+    usage       (slots, series): what stands for each slot (CPU: 90th percentile of the use inside it, memory: the
+                highest), oldest first; the last row is the slot that is being filled now. NaN is a gap: not
+                measured, never 0.
     requested   (series,): what the pods behind the series asked for, NaN when unknown.
     slot_seconds length of a slot in seconds.
     """

@@ -172,7 +172,7 @@ def test_the_published_room_stays_fresh_without_a_write_every_pass(stage, cluste
 def test_a_rise_of_use_is_out_with_the_next_pass(stage, cluster):
     stage.sample()
     stage.turn()
-    stage.run(2, ls_cpu_max=4300)
+    stage.run(2, ls_cpu_mean=4300)
     assert cluster.amounts()[0] == str(CPU - 300)
 
 
@@ -184,7 +184,7 @@ def test_a_cold_node_counts_with_its_requests(cluster, clock, metrics, cold_seco
     stage.turn()
     assert cluster.amounts()[0] == str(32000 - 1600 - 8500)
     assert cluster.forecast().terms.note == "cold: requests"
-    # A pod that was just bound counts before the agent has seen it (peer-koordinator.md 10, case 1).
+    # A pod that was just bound counts before the agent has seen it.
     cluster.add_pod("fresh", requests={"cpu": "12"})
     stage.run(2)
     assert cluster.amounts()[0] == str(32000 - 1600 - 12500)
@@ -192,14 +192,14 @@ def test_a_cold_node_counts_with_its_requests(cluster, clock, metrics, cold_seco
 
 def test_a_standalone_machine_without_ls_pods_sells_at_once_though_cold(cluster, clock, metrics):
     stage = Stage(cluster, clock, metrics, cold_seconds=3600.0)
-    none = {"ls_cpu_mean": 0, "ls_cpu_max": 0, "ls_requested_cpu": 0, "ls_memory_max": 0, "ls_requested_memory": 0}
+    none = {"ls_cpu_mean": 0, "ls_requested_cpu": 0, "ls_memory_max": 0, "ls_requested_memory": 0}
     stage.sample(**none)
     stage.turn()
     assert cluster.amounts()[0] == str(32000 - 1600 - 500)
 
 
 def test_the_node_object_bounds_capacity(stage, cluster):
-    # peer-koordinator.md 10, case 8: never above allocatable - peak.
+    # Also on an oversold node never above allocatable - peak.
     cluster.add_node(cpu="10")
     stage.sample()
     stage.turn()
@@ -223,7 +223,7 @@ def test_published_is_never_below_what_is_sold_and_the_node_says_that_it_is_full
     cluster.add_pod("a", "be", {BATCH_CPU: "20000", BATCH_MEMORY: str(GIB)})
     stage.sample()
     stage.turn()
-    stage.run(2, ls_cpu_max=29000)
+    stage.run(2, ls_cpu_mean=29000)
     assert cluster.amounts()[0] == "20000"
     assert cluster.forecast().reclaimable.cpu_millis == 32000 - 1600 - 29500
     assert wire.room(cluster.forecast(), cluster.forecast().terms.sold, stage.clock.wall).cpu_millis == 0
@@ -254,7 +254,7 @@ def test_a_measurement_that_stops_closes_after_a_while_and_one_glitch_does_not(s
 
 
 def test_a_dead_agent_is_aged_by_the_clock_alone(stage, cluster, clock):
-    # Koordinator waits for an unrelated event of the node (peer-koordinator.md 2.5 and 2.6, number 3).
+    # Koordinator waits for an unrelated event of the node.
     cluster.add_pod("a", "be", {BATCH_CPU: "3000", BATCH_MEMORY: str(GIB)})
     stage.sample()
     stage.turn()
@@ -308,7 +308,7 @@ def test_a_restart_leaves_what_stands_until_the_agents_have_spoken(stage, cluste
 
 
 def test_a_restart_is_no_jump_upwards(stage, cluster, clock):
-    stage.sample(ls_cpu_max=20000)
+    stage.sample(ls_cpu_mean=20000)
     stage.turn()
     low = int(cluster.amounts()[0])
     stage.begin()
@@ -322,7 +322,7 @@ def test_history_that_was_read_back_bounds_the_first_forecast(stage, cluster, cl
     from predictor.history import Batch, open_history
 
     history = open_history(str(tmp_path))
-    history.append([Batch("n1", "b", [make_sample(1, int((clock.wall - 7200) * 1000), ls_cpu_max=15000)])])
+    history.append([Batch("n1", "b", [make_sample(1, int((clock.wall - 7200) * 1000), ls_cpu_mean=15000)])])
     stage.fleet.restore(history.window(0))
     history.close()
     stage.sample()
@@ -333,7 +333,7 @@ def test_history_that_was_read_back_bounds_the_first_forecast(stage, cluster, cl
 def test_only_the_leader_writes_and_a_new_leader_reads_what_the_old_one_wrote(cluster, clock, metrics):
     one, other = Stage(cluster, clock, metrics), Stage(cluster, clock, metrics)
     other.leader = False
-    one.sample(ls_cpu_max=20000)
+    one.sample(ls_cpu_mean=20000)
     other.sample()
     one.turn()
     other.turn()
@@ -366,7 +366,7 @@ def test_a_node_without_an_agent_is_left_alone(stage, cluster, clock):
 
 
 def test_a_node_that_was_created_anew_is_published_whole(stage, cluster):
-    stage.sample(ls_cpu_max=20000)
+    stage.sample(ls_cpu_mean=20000)
     stage.turn()
     cluster.add_node(uid="u2")
     stage.run(2)
@@ -402,7 +402,7 @@ def test_an_api_that_is_away_is_said_and_the_newest_wins_afterwards(stage, clust
     assert "connection refused" in stage.forecaster.problem()
     assert stage.board.get("n1").forecast.reclaimable.cpu_millis == CPU
     cluster.failure = None
-    stage.run(2, ls_cpu_max=10000)
+    stage.run(2, ls_cpu_mean=10000)
     assert cluster.amounts()[0] == str(32000 - 1600 - 10500)
     assert stage.forecaster.problem() is None
 

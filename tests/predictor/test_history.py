@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from predictor.fleet import Fleet
 from predictor.history import Batch, open_history
 from predictor.slots import SLOT_MILLIS, slot_of
 from tests.predictor.support import make_sample
@@ -33,7 +34,7 @@ def as_set(window):
 def test_what_was_appended_is_there_after_reopening(tmp_path):
     directory = str(tmp_path)
     history = open_history(directory)
-    batch = Batch("n1", "b1", samples(1, 400, ls_cpu_max=7000))
+    batch = Batch("n1", "b1", samples(1, 400, ls_cpu_mean=7000))
     assert history.append([batch, Batch("n2", "b9", samples(1, 3))]) == (403, 0)
     before = as_set(history.window(0))
     history.close()
@@ -57,9 +58,9 @@ def test_the_same_sequence_of_another_boot_or_node_is_another_sample(history):
 
 
 def test_missing_values_are_stored_as_null(history):
-    history.append([Batch("n1", "b", samples(1, 3, ls_cpu_max=None, system_memory_max=None, ls_pressure=None))])
+    history.append([Batch("n1", "b", samples(1, 3, ls_cpu_mean=None, system_memory_max=None, ls_pressure=None))])
     found = rows(
-        history, "SELECT count(ls_cpu_max), count(system_memory_max), count(ls_pressure), count(*) FROM samples"
+        history, "SELECT count(ls_cpu_mean), count(system_memory_max), count(ls_pressure), count(*) FROM samples"
     )
     assert found == [(0, 0, 0, 3)]
     window = history.window(0)
@@ -78,9 +79,9 @@ def test_fold_keeps_mean_p90_maximum_and_requests_of_each_kind(history):
         "SELECT kind, covered_millis, cpu_mean, cpu_p90, cpu_max, requested_cpu FROM slots JOIN series ON series = id"
     )
     found = {row[0]: row[1:] for row in rows(history, query)}
-    assert found["ls"] == (300_000, pytest.approx(1505.0), pytest.approx(2701.0), 6000, 8000)
+    assert found["ls"] == (300_000, pytest.approx(1505.0), 2700.0, 6000, 8000)
     assert found["system"] == (300_000, 1.0, 1.0, 2, None)
-    assert found["protected"] == (300_000, pytest.approx(1506.0), pytest.approx(2702.0), 6002, 8000)
+    assert found["protected"] == (300_000, pytest.approx(1506.0), 2701.0, 6002, 8000)
     assert found["be"][3] == 200
     assert found["capacity"][3] == 32000
     assert rows(history, "SELECT count(*) FROM samples") == [(0,)]
@@ -100,6 +101,23 @@ def test_folding_changes_neither_the_window_nor_what_is_known_as_durable(tmp_pat
     history.close()
 
 
+def test_memory_and_disk_agree_on_what_stands_for_a_slot(history):
+    rng = np.random.default_rng(1)
+    fleet = Fleet(1.0, 15.0, lambda: None)
+    given = samples(1, 700)
+    given = [s._replace(ls_cpu_mean=int(v)) for s, v in zip(given, rng.integers(0, 20000, len(given)), strict=True)]
+    for sample in given:
+        fleet.observe("n1", sample, 0.0)
+    history.append([Batch("n1", "b", given)])
+    history.fold(START + SLOT_MILLIS)
+    again = Fleet(1.0, 15.0, lambda: None)
+    again.restore(history.window(0))
+    one, other = (f.view((START + 700_000) / 1000) for f in (fleet, again))
+    np.testing.assert_array_equal(one.cpu, other.cpu)
+    np.testing.assert_array_equal(one.memory, other.memory)
+    assert np.count_nonzero(~np.isnan(one.cpu)) == 3
+
+
 def test_gaps_stay_gaps(history):
     history.append([Batch("n1", "b", [make_sample(1, START + 1000), make_sample(2, START + 5 * SLOT_MILLIS + 1000)])])
     history.fold(START + 10 * SLOT_MILLIS)
@@ -112,9 +130,9 @@ def test_gaps_stay_gaps(history):
 
 
 def test_samples_that_come_after_the_fold_count_too(history):
-    history.append([Batch("n1", "b", samples(1, 100, ls_cpu_max=1000))])
+    history.append([Batch("n1", "b", samples(1, 100, ls_cpu_mean=1000))])
     history.fold(START + SLOT_MILLIS)
-    history.append([Batch("n1", "b", samples(101, 100, ls_cpu_max=9000))])
+    history.append([Batch("n1", "b", samples(101, 100, ls_cpu_mean=9000))])
     history.fold(START + SLOT_MILLIS)
     window = history.window(0)
     assert list(window.cpu_millis) == [9500.0]

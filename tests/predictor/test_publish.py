@@ -66,7 +66,7 @@ def test_nothing_is_published_on_a_node_that_never_had_anything_to_sell():
 
 @pytest.mark.parametrize("drop", [1, 90, 899, 9000])
 def test_a_drop_of_any_size_goes_out_at_once(drop):
-    # Koordinator hides a drop of up to 10 % for 300 s (peer-koordinator.md 2.6, number 4).
+    # Koordinator hides a drop of up to 10 % for 300 s.
     node = Node()
     node(0, 9000)
     published = node(2, 9000 - drop)

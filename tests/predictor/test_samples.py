@@ -70,13 +70,13 @@ def test_missing_values_stay_missing():
     # crane #889, volcano#5788: a missing statistic is not 0.
     sample = read(usage_pb2.Sample(sequence=1, end_unix_millis=5, window_millis=1000, ls=usage_pb2.Usage()))
     assert set(sample[3:]) == {None}
-    assert sample.protected_cpu_max is None
+    assert sample.protected_cpu_mean is None
 
 
 def test_zero_that_was_measured_stays_zero():
     part = usage_pb2.Usage(cpu_millis_mean=0, cpu_millis_max=0, memory_bytes_mean=0, memory_bytes_max=0)
     sample = read(usage_pb2.Sample(sequence=1, ls=part, system=part))
-    assert sample.protected_cpu_max == 0
+    assert sample.protected_cpu_mean == 0
     assert sample.protected_memory_max == 0
 
 
@@ -87,5 +87,5 @@ def test_a_maximum_below_its_mean_is_the_mean():
 
 
 def test_use_of_one_tier_that_is_missing_makes_the_sum_missing():
-    assert make_sample(1, system_cpu_max=None).protected_cpu_max is None
-    assert make_sample(1).protected_cpu_max == 4500
+    assert make_sample(1, system_cpu_mean=None).protected_cpu_mean is None
+    assert make_sample(1).protected_cpu_mean == 4500

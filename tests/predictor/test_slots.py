@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.slots import SlotRing, slot_of
+from predictor.slots import OpenSlots, SlotRing, percentile_90, slot_of
 
 
 def test_a_window_that_ends_on_the_edge_belongs_to_the_slot_before():
@@ -62,3 +62,37 @@ def test_a_column_that_is_cleared_is_all_gaps():
     ring.clear(0)
     assert np.isnan(ring.matrix([0], 1)).all()
     assert ring.matrix([1], 1)[-1, 0] == 6.0
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+def test_percentile_is_that_of_numpy(values):
+    assert percentile_90(values) == np.quantile(values, 0.9, method="inverted_cdf")
+
+
+def test_one_busy_second_does_not_stand_for_a_slot_and_a_busy_minute_does():
+    windows = OpenSlots()
+    for second in range(5, 300, 5):
+        value = windows.put(0, second * 1000, 2000.0 if second == 100 else 500.0, float("nan"))
+    assert value == 500.0
+    for second in range(305, 600, 5):
+        value = windows.put(1, second * 1000, 2000.0 if second >= 540 else 500.0, float("nan"))
+    assert value == 2000.0
+
+
+def test_repeats_change_nothing_and_what_stood_before_is_the_least():
+    windows = OpenSlots()
+    assert windows.put(0, 1000, 10.0, 700.0) == 700.0
+    assert windows.put(0, 2000, 900.0, 700.0) == 900.0
+    assert windows.put(0, 2000, 900.0, 900.0) == 900.0
+    for second in range(3, 30):
+        value = windows.put(0, second * 1000, 20.0, 900.0)
+    assert value == 700.0
+
+
+def test_slots_that_are_no_longer_open_are_told():
+    windows = OpenSlots()
+    for slot in (5, 6, 7):
+        assert windows.put(slot, slot * 300_000, 1.0, float("nan")) == 1.0
+    assert windows.put(4, 1, 1.0, float("nan")) is None
+    assert windows.put(8, 1, 1.0, float("nan")) == 1.0
+    assert windows.put(5, 1, 1.0, float("nan")) is None
