@@ -7,6 +7,7 @@ has none, the run delay of LS threads stands in; with no LS pod there is nobody 
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,8 +68,6 @@ class Beat:
 
     def follow(self, ls: Sequence[PodGroup], ls_load: float | None) -> None:
         """After each turn: the LS pods there are now, and their load as a share of the node (None: not known)."""
-        if {(pod.group, pod.inode) for pod in ls} != {(pod.group, pod.inode) for pod in self._ls}:
-            self._marks.clear()
         self._ls = tuple(ls)
         self._ls_load = ls_load
         if self._capabilities.run_delay and not self._capabilities.psi:
@@ -111,7 +110,8 @@ class Beat:
             pairs = [(oldest.psi[key], now) for key, now in mark.psi.items() if key in oldest.psi]
             shares = [share for before, now in pairs if (share := psi_share(before, now, window)) is not None]
             return psi_pressure(shares, self._ls_load, self._cpus, window)
-        return pressure_of(self._window_sum(), window, self._cpus)
+        waited, covered = self._window_sum()
+        return pressure_of(waited, covered, self._cpus)
 
     def _waited(self, now: RunDelay | None) -> Waited | None:
         """What the threads waited since the last beat; an LS without threads waits for nothing."""
@@ -120,13 +120,20 @@ class Beat:
             return None
         return Waited(0.0, 0.0) if now.threads == 0 else sum_deltas(before, now)
 
-    def _window_sum(self) -> Waited | None:
-        """Sum of the beats in the window, so that a thread counts for the part in which it was followed."""
-        steps = [mark.waited for mark in list(self._marks)[1:]]
-        known = [step for step in steps if step is not None]
-        if not known or len(known) < len(steps):
-            return None
-        return Waited(sum(step.run_ns for step in known), sum(step.delay_ns for step in known))
+    def _window_sum(self) -> tuple[Waited | None, float]:
+        """Sum of the beats in the window, and the seconds that they cover; None when the last beat is not known.
+
+        Summed beat by beat, so that a thread counts for the part of the window in which it was followed.
+        """
+        run = delay = covered = 0.0
+        for before, mark in itertools.pairwise(self._marks):
+            if mark.waited is not None:
+                run, delay, covered = (
+                    run + mark.waited.run_ns,
+                    delay + mark.waited.delay_ns,
+                    covered + mark.at - before.at,
+                )
+        return (Waited(run, delay) if self._marks[-1].waited is not None else None), covered
 
     def _busy(self, oldest: _Mark | None, mark: _Mark) -> float | None:
         if oldest is None or oldest.busy_seconds is None or mark.busy_seconds is None or mark.at <= oldest.at:

@@ -35,6 +35,7 @@ class Spool:
         self._path = os.path.join(directory, FILE_NAME)
         self._limit = limit_bytes
         self._lock = threading.Lock()
+        self._closed = False
         self.dropped = 0
         self.problem = ""
         try:
@@ -100,12 +101,19 @@ class Spool:
     def oldest_boot(self) -> str | None:
         """Boot of the oldest sample that waits; None when none does."""
         with self._lock:
+            if self._closed:
+                return None
             row = self._db.execute("SELECT boot_id FROM sample ORDER BY id LIMIT 1").fetchone()
         return str(row[0]) if row else None
 
     def batch(self, boot_id: str, after_sequence: int, count: int) -> list[tuple[int, bytes]]:
-        """Up to `count` samples of a boot beyond `after_sequence`, oldest first."""
+        """Up to `count` samples of a boot beyond `after_sequence`, oldest first; none after `close`.
+
+        (A thread of gRPC may still ask while the agent stops.)
+        """
         with self._lock:
+            if self._closed:
+                return []
             rows = self._db.execute(
                 "SELECT sequence, payload FROM sample WHERE boot_id = ? AND sequence > ? ORDER BY sequence LIMIT ?",
                 (boot_id, after_sequence, count),
@@ -144,6 +152,7 @@ class Spool:
     def close(self) -> None:
         """Close the database."""
         with self._lock:
+            self._closed = True
             self._db.close()
 
     def _last(self, boot_id: str) -> int:

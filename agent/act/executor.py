@@ -21,7 +21,7 @@ from agent.act.knobs import Place, Step, Write, held_value, in_force, opened, st
 from agent.capabilities import Capabilities, Knob
 from agent.counters import CpuKnobs
 from agent.host import cpu
-from agent.host.cgroup import CgroupLister, PodGroup
+from agent.host.cgroup import CgroupLister, ContainerGroup, PodGroup
 from agent.policy.base import Plan, Request
 from agent.snapshot import PodIdentity
 from slacktide.errors import Gone, KernelError
@@ -142,9 +142,8 @@ class Executor:
         steps = [self._step(place, held, knob, request, identity) for knob, request in wanted.items()]
         quota = wanted[Knob.QUOTA]
         if self._version is Version.V1:
-            for container in pod.containers:
-                inner = self._place(container.group, container.inode)
-                steps.append(self._container_step(inner, quota.value if quota else None))
+            millis = quota.value if quota else None
+            steps.extend(self._container_step(container, millis) for container in pod.containers)
         return [step for step in steps if step is not None]
 
     def _step(
@@ -166,9 +165,12 @@ class Executor:
             return None
         return Step(place=place, knob=knob, held=held, target=target, original=original, reason=request.reason)
 
-    def _container_step(self, place: Place, pod_millis: int | None) -> Step | None:
+    def _container_step(self, container: ContainerGroup, pod_millis: int | None) -> Step | None:
         """A container's own quota stays, but never above its pod's."""
+        place = self._place(container.group, container.inode)
         entry = self._entry(place, Knob.QUOTA)
+        if pod_millis is None and entry is None:
+            return None
         try:
             with opened(place) as descriptor:
                 held = cpu.read_knobs(descriptor, self._version)

@@ -27,6 +27,7 @@ class HostReader:
         self._lister = lister
         self._proc = proc
         self._clock = clock
+        self._half_made: set[Key] = set()
         self.last_groups: tuple[PodGroup, ...] = ()
 
     def sweep(self) -> Sweep:
@@ -36,7 +37,10 @@ class HostReader:
         found: list[Found] = []
         readings: dict[Key, PodReading] = {}
         vanished = 0
+        half_made = self._half_made_now(groups)
         for group in groups:
+            if (group.group, group.inode) in half_made:
+                continue
             try:
                 readings[(group.group, group.inode)] = self._read(group)
             except Gone:
@@ -45,6 +49,22 @@ class HostReader:
             found.append(Found(group=group.group, inode=group.inode, uid=group.uid))
         self.last_groups = groups
         return Sweep(at=at, node=self._node(), groups=tuple(found), readings=readings, vanished=vanished)
+
+    def _half_made_now(self, groups: Sequence[PodGroup]) -> set[Key]:
+        """Groups that were made under cpu and not yet under cpuacct (v1): left out, but only the first time.
+
+        They would be pods without a measurement, and for a moment nothing would be known about their tier.
+        """
+        if self._lister.version is Version.V2 or "cpuacct" not in self._hierarchy.controllers:
+            return set()
+        missing = {
+            (group.group, group.inode)
+            for group in groups
+            if os.path.isdir(self._lister.absolute(group.group))
+            and not os.path.isdir(self._hierarchy.path("cpuacct", group.group) or "")
+        }
+        fresh, self._half_made = missing - self._half_made, missing
+        return fresh
 
     def threads(self, groups: Sequence[PodGroup]) -> list[int]:
         """Ids of all threads in these pods."""

@@ -17,10 +17,11 @@ it cost BE a tenth of its share. So the limit is applied when
 - there is no pressure signal on this node: then the cap always holds, with `blind_target_percent`, as there is
   nothing finer to go by.
 
-Cut at once, also between turns (`urgent`). Release one step (`step_percent` of capacity) after `quiet_turns` turns
-in which pressure was below `release_ratio` of the cut and use below `engage_percent - hold_percent`; between both
-is the hold band where nothing moves. From the step that reaches capacity on there is no limit. "No limit" is None
-and not a number: the first cut sets the limit, it never steps down from somewhere.
+Cut at once, also between turns (`urgent`; a beat needs evidence: a pressure that is missing waits for the turn).
+Release one step (`step_percent` of capacity) after `quiet_turns` turns in which pressure was below `release_ratio`
+of the cut and use below `engage_percent - hold_percent`; between both is the hold band where nothing moves. From
+the step that reaches capacity on there is no limit. "No limit" is None and not a number: the first cut sets the
+limit, it never steps down from somewhere.
 
 The limit is split over BE pods by water-filling on demand (use, or all of it for a pod that was throttled), at
 least `be_pod_min_millis` each. A quota that kubelet or systemd took away is put back by the executor.
@@ -215,6 +216,8 @@ def _judge(snapshot: NodeSnapshot, state: SuppressState, settings: SuppressSetti
     if engaged:
         cause = f"LS and SYSTEM use {used:.0f} % of the node (cap from {settings.engage_percent:g} %)"
         return Verdict(cap=target, calm=False, cause=cause)
+    if snapshot.pressure is None and snapshot.urgent:
+        return Verdict(cap=None, calm=False, cause=state.cause)
     if snapshot.pressure is None:
         cause = f"no LS pressure signal: held to {settings.blind_target_percent:g} %"
         return Verdict(cap=_leaves(view, settings.blind_target_percent), calm=True, cause=cause)

@@ -357,3 +357,17 @@ def test_probe_without_a_cpu_controller(tmp_path):
     assert found.observe_only
     assert "no cpu controller" in found.skipped["cpu"]
     assert CgroupLister(hierarchy).pods() == ()
+
+
+def test_a_group_that_is_only_half_made_waits_one_sweep(tmp_path):
+    tree = Tree(tmp_path / "cg")
+    tree.group(f"kubepods/pod{UID_LS}")
+    (tree.base / "cpu/kubepods" / f"pod{UID_BE}").mkdir()
+    reader = HostReader(
+        tree.hierarchy, tree.lister(), Proc(str(proc_tree(tmp_path / "proc")), lambda: 1.0), lambda: 1.0
+    )
+    assert [found.uid for found in reader.sweep().groups] == [UID_LS]
+    tree.path(f"kubepods/pod{UID_BE}", "cgroup.procs").write_text("")
+    second = reader.sweep()
+    assert [found.uid for found in second.groups] == [UID_LS, UID_BE]
+    assert second.vanished == 0

@@ -148,6 +148,17 @@ def test_a_suspend_gives_no_rate_and_takes_be_to_its_floor_then_back():
     assert rig.limit is None
 
 
+def test_an_ls_pod_that_starts_does_not_cut_be():
+    rig = Rig(pods=FakePods(pod("be", "be")))
+    rig.host.rates = {"be": 1.5}
+    rig.run(3)
+    rig.pods.pods.append(pod("ls", "ls"))
+    rig.host.rates["ls"] = 0.3
+    rig.run(4)
+    assert rig.turns[-1].snapshot.pressure.kind == "run-delay"
+    assert all(plan.be_limit_millis is None for plan in rig.executor.plans)
+
+
 def test_samples_have_mean_and_maximum_of_their_window():
     rig = Rig()
     rig.run(3)

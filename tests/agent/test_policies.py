@@ -136,6 +136,11 @@ def test_without_a_pressure_signal_the_formula_always_holds():
     assert state.limit_millis == 2000 * 85 // 100 - 1250
 
 
+def test_a_beat_without_a_reading_is_no_evidence():
+    _, state = decide(node(pressure=None, urgent=True))
+    assert state.limit_millis is None
+
+
 def test_release_is_slow_and_ends_without_a_limit():
     limits, state = run([node()] * 24, SuppressState(limit_millis=100, last_cut_at=0.0))
     assert limits[:6] == [100, 300, 300, 500, 500, 700]
