@@ -20,13 +20,14 @@ from typing import Final
 from slacktide.errors import KernelError, ManifestError, QuantityError, SlacktideError
 from slacktide.resources import qos_class
 from standalone.runner import shim
-from standalone.runner.attempts import SIGKILLED, Attempt, ContainerId, Exit, PodUid, Stopping
+from standalone.runner.attempts import SIGKILLED, Attempt, ContainerId, PodUid, Stopping
 from standalone.runner.environment import command_line, environment
 from standalone.runner.groups import Groups
 from standalone.runner.limits import container_limits, oom_score_adj, pod_limits
 from standalone.runner.plan import Start
 from standalone.runner.records import Config, CorruptRecord, ExitRecord, Store, Stored
 from standalone.runner.shim import proc
+from standalone.runner.shim.files import read_text
 from standalone.runner.shim.groups import kill, oom_kills
 
 _SHIM: Final = os.path.dirname(shim.__file__)
@@ -143,20 +144,26 @@ class Containers:
             return
         self._signal_shim(attempt.id, signal.SIGUSR1)
 
-    def bury(self, attempt: Attempt) -> Exit | None:
-        """Kill what a container without a shim left and write its exit record; None when something still lives."""
+    def bury(self, attempt: Attempt) -> bool:
+        """Kill what a container without a shim left and write its exit record; False when something still lives.
+
+        Raises StartError, and forgets the attempt, when the shim never began: then the payload never ran either.
+        """
         if self._groups is not None:
             if self._groups.kill(attempt.pod_uid, attempt.id):
-                return None
-        else:
-            if _kill_marked(attempt.id):
-                return None
+                return False
+        elif _kill_marked(attempt.id):
+            return False
         stored = self._known[attempt.id]
+        words = (read_text(self._store.path(attempt.id, "shim.log")) or "").strip()[-300:]
+        if stored.shim is None:
+            self.forget(attempt)
+            raise StartError("RunContainerError", f"its supervising process (shim) never began{words and f': {words}'}")
         record = ExitRecord(
             exit_code=SIGKILLED,
             signal=int(signal.SIGKILL),
-            reason="" if stored.started else "ContainerStatusUnknown",
-            message="the container's supervising process (shim) was gone, so what it ran was killed",
+            message="the container's supervising process (shim) was gone, so what it ran was killed"
+            f"{words and f'; its last words: {words}'}",
             oom_kills=oom_kills(stored.config.oom_file),
             started_at=attempt.started_at,
             started_monotonic=stored.started.started_monotonic if stored.started else None,
@@ -166,7 +173,7 @@ class Containers:
         )
         self._store.note_exit(attempt.id, record)
         self._refresh(attempt.id)
-        return self._known[attempt.id].attempt.exit
+        return True
 
     def remove_container_group(self, uid: PodUid, container_id: ContainerId) -> bool:
         """Remove a container's cgroup. False: not yet, try again. Raises KernelError."""

@@ -91,8 +91,12 @@ Action = Start | Terminate | Kill | Bury | RemoveContainerGroup | RemovePodGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFailure:
-    """A start that failed before there was a shim: why, how often, and when (monotonic) to try again."""
+    """A start that failed before the payload could run: why, how often, and when (monotonic) to try again.
 
+    `number` is the attempt that could not be made.
+    """
+
+    number: int = 0
     reason: str
     message: str
     count: int

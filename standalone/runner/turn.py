@@ -88,7 +88,7 @@ class Turns:
         self._say_corrupt()
         self._narrator.look(attempts, pods)
         self._judge(pods, attempts)
-        self._forget_gone(pods)
+        self._forget_gone(pods, attempts)
         desired = Desired(synced=synced, pods=tuple(self._served(pods)))
         observed = Observed(attempts=attempts, groups=self._containers.listed(), failures=dict(self._failures))
         next_plan = plan(desired, observed, self._clock(), self._rules)
@@ -147,11 +147,20 @@ class Turns:
             if is_terminal(pod) or is_terminating(pod) or (uid in admitted and uid not in rejected)
         ]
 
-    def _forget_gone(self, pods: Mapping[PodUid, Pod]) -> None:
+    def _forget_gone(self, pods: Mapping[PodUid, Pod], attempts: tuple[Attempt, ...]) -> None:
         now = self._wall()
         self._first_seen = {uid: self._first_seen.get(uid, now) for uid in pods}
         self._sent = {uid: sent for uid, sent in self._sent.items() if uid in pods}
-        self._failures = {key: failure for key, failure in self._failures.items() if key[0] in pods}
+        made = {
+            (one.pod_uid, one.container): one.number
+            for one in sorted(attempts, key=lambda one: one.number)
+            if one.phase in {Phase.RUNNING, Phase.EXITED}
+        }
+        self._failures = {
+            key: failure
+            for key, failure in self._failures.items()
+            if key[0] in pods and made.get(key, -1) < failure.number
+        }
 
     def _act(self, action: planning.Action, pods: Mapping[PodUid, Pod]) -> bool:
         """Do one thing; True when it should be looked at again soon."""
@@ -175,7 +184,7 @@ class Turns:
                 self._metrics.kills.inc()
                 self._containers.kill(action.attempt)
             case planning.Bury():
-                self._containers.bury(action.attempt)
+                return self._bury(action.attempt, pods.get(action.attempt.pod_uid))
             case planning.RemoveContainerGroup():
                 self._containers.remove_container_group(action.pod_uid, action.id)
             case planning.RemovePodGroup():
@@ -198,23 +207,33 @@ class Turns:
         return True
 
     def _start(self, start: planning.Start) -> bool:
-        uid, name = PodUid(start.pod.metadata.uid), start.container.name
         self._narrator.starting(start.pod)
         try:
             self._containers.start(start)
         except StartError as error:
-            before = self._failures.get((uid, name))
-            count = before.count + 1 if before else 1
-            pause = min(_MAX_START_RETRY_SECONDS, 2.0 ** min(count, 10))
-            self._failures[uid, name] = StartFailure(
-                reason=error.reason, message=str(error), count=count, retry_at=self._clock() + pause
-            )
-            log.warning("container not started", pod=pod_key(start.pod), container=name, error=str(error))
-            self._narrator.failed(start.pod, name, error.reason, str(error))
+            self._start_failed(start.pod, start.container.name, start.number, error)
             return False
-        self._failures.pop((uid, name), None)
         self._metrics.starts.labels("started").inc()
         return False
+
+    def _bury(self, attempt: Attempt, pod: Pod | None) -> bool:
+        try:
+            self._containers.bury(attempt)
+        except StartError as error:
+            if pod is not None:
+                self._start_failed(pod, attempt.container, attempt.number, error)
+        return True
+
+    def _start_failed(self, pod: Pod, container: str, number: int, error: StartError) -> None:
+        key = (PodUid(pod.metadata.uid), container)
+        before = self._failures.get(key)
+        count = before.count + 1 if before else 1
+        pause = min(_MAX_START_RETRY_SECONDS, 2.0 ** min(count, 10))
+        self._failures[key] = StartFailure(
+            number=number, reason=error.reason, message=str(error), count=count, retry_at=self._clock() + pause
+        )
+        log.warning("container not started", pod=pod_key(pod), container=container, error=str(error))
+        self._narrator.failed(pod, container, error.reason, str(error))
 
     def _weigh(self, pods: tuple[Pod, ...]) -> None:
         shares = burstable_shares(pod for pod in pods if not is_terminal(pod))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 
 import pytest
 
+from standalone.runner.containers import StartError
 from tests.standalone.runner.twin import Bench, FakeApi, alive, payload_pid, pod_dict, running_pod, wait_for
 
 
@@ -369,3 +371,52 @@ def test_image_and_volumes_are_warned_of_once(bench, api):
     bench.until(lambda: bench.phase() == "Succeeded")
     assert bench.recorder.reasons().count("ImageIgnored") == 1
     assert bench.recorder.reasons().count("VolumesIgnored") == 1
+
+
+def test_a_shim_that_never_began_is_no_end_of_the_container(bench, api, tmp_path):
+    """Killed between the record and the process: the payload never ran, so a Never pod must still run."""
+    kept = bench.containers._spawn
+    marker = tmp_path / "ran"
+    bench.containers._spawn = lambda container_id, lock: subprocess.Popen(["true"])
+    api.add(pod_dict(command=["touch", str(marker)]))
+    bench.until(lambda: "Failed" in bench.recorder.reasons())
+    assert not marker.exists()
+    bench.containers._spawn = kept
+    bench.until(lambda: bench.phase() == "Succeeded")
+    assert marker.exists()
+    assert bench.status()["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_a_shim_that_cannot_begin_is_retried_with_pauses(bench, api):
+    spawned = []
+
+    def spawn(container_id, lock):
+        spawned.append(container_id)
+        return subprocess.Popen(["true"])
+
+    bench.containers._spawn = spawn
+    api.add(pod_dict(command=["true"], restartPolicy="Always"))
+    bench.until(lambda: bench.turns._failures)
+    for _ in range(20):
+        bench.turns.turn()
+    assert len(spawned) == 1
+    waiting = bench.until(lambda: bench.status()["containerStatuses"][0]["state"].get("waiting"))
+    assert waiting["reason"] == "RunContainerError"
+
+
+def test_what_fails_after_a_first_run_is_retried_with_pauses_too(bench, api):
+    api.add(pod_dict(command=["true"], restartPolicy="Always"))
+    bench.until(lambda: bench.attempts() and bench.attempts()[0].exit)
+    tries = []
+
+    def refuse(start):
+        tries.append(start.number)
+        raise StartError("CreateContainerError", "no space left on device")
+
+    bench.containers.start = refuse
+    bench.until(lambda: tries)
+    number = max([one.number for one in bench.attempts()]) + 1
+    for _ in range(20):
+        bench.turns.turn()
+    assert tries == [number]
+    bench.until(lambda: "no space" in str(bench.status()["containerStatuses"][0]["state"].get("waiting")))
