@@ -113,6 +113,10 @@ class Forecaster:
         """What was wrong with the last pass; None when nothing was."""
         return self._problem
 
+    def ended(self) -> str | None:
+        """Why only a restart helps; None while the thread lives."""
+        return None if self._thread.is_alive() or self._thread.ident is None else "the forecast thread has ended"
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             # The one broad handler: the thread must outlive whatever went wrong in a turn.

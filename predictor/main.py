@@ -156,6 +156,8 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
     )
     waker.target = forecaster.wake
     daemon.on_reload(forecaster.reload)
+    daemon.health.add_live("writer", writer.ended)
+    daemon.health.add_live("forecaster", forecaster.ended)
     daemon.health.add_ready("history", writer.problem)
     daemon.health.add_ready("grpc", server.problem)
     daemon.health.add_ready("cluster", objects.problem)

@@ -151,12 +151,22 @@ class Writer:
         """Why samples do not become durable; None when they do."""
         return self._problem
 
+    def ended(self) -> str | None:
+        """Why only a restart helps; None while the thread lives."""
+        return None if self._thread.is_alive() or self._thread.ident is None else "the history writer has ended"
+
     def _run(self) -> None:
         while True:
             waiting = self._gather()
             if waiting:
                 self._commit(waiting)
-            self._maintain()
+            # The one broad handler of upkeep: samples must go on becoming durable.
+            try:
+                self._maintain()
+            except Exception as error:
+                log.exception("upkeep of the history failed")
+                self._close()
+                self._note(f"history: {type(error).__name__}: {error}", self._clock.now())
             with self._wake:
                 if self._stopping and not self._queue:
                     break

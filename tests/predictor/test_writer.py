@@ -138,6 +138,17 @@ def test_a_fold_that_fails_keeps_the_samples(stage, clock):
     eventually(lambda: len(stage.stores) == 2)
 
 
+def test_upkeep_that_breaks_does_not_end_the_writer(stage, clock):
+    stage.writer.start()
+    assert stage.write(make_sample(1))
+    stage.stores[0].failures["sizes"] = ValueError("nobody foresaw this")
+    clock.advance(40)
+    eventually(lambda: "nobody foresaw this" in (stage.writer.problem() or ""))
+    clock.advance(2)
+    assert stage.write(make_sample(2))
+    assert stage.writer.ended() is None
+
+
 def test_what_waits_is_written_before_the_end_and_nothing_is_taken_after_it(stage):
     stage.writer.start()
     answers = []
