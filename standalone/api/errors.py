@@ -34,9 +34,9 @@ class Cause:
     field: str = ""
 
     def body(self) -> dict[str, str]:
-        """As JSON; an empty field is left out."""
-        found = {"reason": self.reason, "message": self.message}
-        return found | {"field": self.field} if self.field else found
+        """As JSON; what is empty is left out."""
+        found = {"reason": self.reason, "message": self.message, "field": self.field}
+        return {key: value for key, value in found.items() if value}
 
 
 class ApiError(Exception):
@@ -72,7 +72,7 @@ class ApiError(Exception):
             details = {key: value for key, value in details.items() if value}
         if self.causes:
             details["causes"] = [cause.body() for cause in self.causes]
-        if self.retry_after_seconds is not None:
+        if self.retry_after_seconds:
             details["retryAfterSeconds"] = self.retry_after_seconds
         body: dict[str, Any] = {
             "kind": "Status",
@@ -176,7 +176,7 @@ def invalid(target: Target, causes: list[Cause]) -> ApiError:
 
 
 def too_many_requests(message: str, retry_after_seconds: int, causes: tuple[Cause, ...] = ()) -> ApiError:
-    """429: try again later."""
+    """429: try again, after so many seconds or (0) when something has changed."""
     return ApiError(429, "TooManyRequests", message, causes=causes, retry_after_seconds=retry_after_seconds)
 
 

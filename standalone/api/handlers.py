@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from standalone.api import admission, errors, negotiation, patches, podactions, queries, settle, writes
+from standalone.api import admission, errors, fieldcheck, negotiation, patches, podactions, queries, settle, writes
 from standalone.api.kinds import NAMESPACES, Kind
 from standalone.api.listing import Listing
 from standalone.api.logservice import LogService
@@ -109,6 +110,8 @@ class Handlers:
         if target.kind.namespaced and target.namespace is None:
             return _refuse()
         obj = writes.decode_body(target.kind, await _body(request))
+        if await _strict(request):
+            fieldcheck.refuse(target.kind, fieldcheck.unknown_fields(target.kind, obj))
         record = await self._store.decide(
             lambda transaction: writes.create(transaction, self._world, target.kind, target.namespace or "", obj),
             dry_run=_dry(request),
@@ -119,6 +122,8 @@ class Handlers:
         renderer, kind = self._renderer(target.kind, request), target.kind
         obj = writes.decode_body(kind, await _body(request))
         _named(obj, target.name)
+        if await _strict(request):
+            fieldcheck.refuse(kind, fieldcheck.unknown_fields(kind, obj))
 
         def decision(transaction: Transaction) -> tuple[Record, int]:
             old = transaction.get(_key(target))
@@ -137,7 +142,7 @@ class Handlers:
     async def _patch(self, target: Target, request: web.Request, *, status: bool) -> web.Response:
         renderer, kind = self._renderer(target.kind, request), target.kind
         apply_patch = _patcher(request.content_type)
-        patch = await _json(request)
+        patch, strict = await _json(request), await _strict(request)
 
         def decision(transaction: Transaction) -> Record:
             old = transaction.get(_key(target))
@@ -149,6 +154,9 @@ class Handlers:
             if request.content_type == JSON_PATCH:
                 before["metadata"]["resourceVersion"] = found
             obj = writes.decode_body(kind, _patched(apply_patch, before, patch))
+            if strict:
+                known = set(fieldcheck.unknown_fields(kind, before))
+                fieldcheck.refuse(kind, [path for path in fieldcheck.unknown_fields(kind, obj) if path not in known])
             return writes.update(transaction, kind, old, obj, status=status)
 
         return reply(renderer.one(await self._store.decide(decision, dry_run=_dry(request))))
@@ -227,6 +235,14 @@ def _key(target: Target) -> Key:
 
 def _dry(request: web.Request) -> bool:
     return queries.dry_run(request.query.getall("dryRun", []))
+
+
+async def _strict(request: web.Request) -> bool:
+    """Whether unknown fields are refused; if so what is known has been loaded."""
+    strict = fieldcheck.is_strict(request.query.get("fieldValidation", ""))
+    if strict:
+        await asyncio.to_thread(fieldcheck.models)
+    return strict
 
 
 def _named(obj: Json, name: str) -> None:

@@ -77,7 +77,7 @@ def reply_json(body: Any, code: int = 200) -> web.Response:
 def reply_error(problem: ApiError) -> web.Response:
     """The Status of a failure, with Retry-After where there is one."""
     response = reply_json(problem.status(), problem.code)
-    if problem.retry_after_seconds is not None:
+    if problem.retry_after_seconds:
         response.headers["Retry-After"] = str(problem.retry_after_seconds)
     if problem.code == 401:
         response.headers["WWW-Authenticate"] = 'Basic realm="slacktide"'

@@ -192,7 +192,8 @@ class Store:
         for change in changes:
             self._pending[change.key] = change
         self._queue.put((self._epoch, changes, done))
-        # A caller that goes away must not cancel the future that the group resolves.
+        # A caller that goes away must not cancel the future that the group resolves, nor leave its failure unread.
+        done.add_done_callback(lambda future: future.cancelled() or future.exception())
         await asyncio.shield(done)
 
     def _write(self) -> None:
@@ -211,14 +212,15 @@ class Store:
                 problem = error
                 failed = live[-1][0]
             self._answer(self._failed if problem else self._publish, live, problem, floor)
-            if stale:
-                self._answer(self._failed, stale, sqlite3.OperationalError("an earlier write failed"), 0)
+            self._answer(self._failed, stale, sqlite3.OperationalError("an earlier write failed"), 0)
             if None in groups:
                 return
 
     def _answer(
         self, then: Callable[..., None], groups: list[Group], problem: sqlite3.Error | None, floor: int
     ) -> None:
+        if not groups:
+            return
         assert self._loop is not None
         self._loop.call_soon_threadsafe(then, groups, problem, floor)
 

@@ -110,7 +110,8 @@ class WatchHub:
         self._closed = False
 
     def __len__(self) -> int:
-        return sum(map(len, self._watchers.values()))
+        # Also asked by the thread that serves metrics, hence the copy.
+        return sum(map(len, tuple(self._watchers.values())))
 
     def publish(self, change: Change) -> None:
         """Offer a committed change to whom it concerns."""

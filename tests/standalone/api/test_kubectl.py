@@ -118,6 +118,18 @@ def test_what_kubectl_says_to_bad_manifests(kubectl):
     assert "must be greater than or equal to 0" in kubectl("apply", "-f", "-", text=manifest(cpu='"-1"'), ok=False)
 
 
+def test_a_misspelt_field_is_an_error(kubectl):
+    refused = kubectl("apply", "-f", "-", text=manifest().replace("command:", "comand:"), ok=False)
+    assert 'unknown field "spec.containers[0].comand"' in refused
+
+
+def test_a_namespace_comes_and_goes(kubectl, api):
+    text = "{apiVersion: v1, kind: Namespace, metadata: {name: kubectl-ns}}"
+    assert "created" in kubectl("apply", "-f", "-", text=text)
+    assert "deleted" in kubectl("delete", "ns", "kubectl-ns")
+    assert api.get("/api/v1/namespaces/kubectl-ns").code == 404
+
+
 def test_logs_and_other_kinds(kubectl, api, space):
     api.post(f"{space}/pods", pod("web", nodeName="n1"))
     assert "waiting to start" in kubectl("logs", "web", ok=False)
