@@ -1,15 +1,17 @@
 """Pure: which pods this node takes, as a kubelet decides when a pod is bound to it.
 
 A pod is refused for good (phase Failed) when what it asks for does not fit into what the node can allocate beside
-the pods that it has taken already. A pod that was taken is never judged again: shrinking batch resources must not
-fail what runs.
+the pods that it has taken already, or cannot be read as an amount at all. A pod that was taken is never judged
+again: shrinking batch resources must not fail what runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from slacktide.errors import QuantityError
 from slacktide.objects import Pod, is_terminal
 from slacktide.resources import requests_of
 from standalone.runner.attempts import PodUid
@@ -40,12 +42,17 @@ def admit(
     used: dict[str, int] = {}
     for pod in ordered:
         if pod.metadata.uid in admitted and not is_terminal(pod):
-            _add(used, _asks(pod))
+            with contextlib.suppress(QuantityError):
+                _add(used, _asks(pod))
     for pod in ordered:
         uid = PodUid(pod.metadata.uid)
         if uid in admitted or uid in refused:
             continue
-        asks = _asks(pod)
+        try:
+            asks = _asks(pod)
+        except QuantityError as error:
+            refused[uid] = Rejection(reason="UnexpectedAdmissionError", message=str(error))
+            continue
         rejection = None if is_terminal(pod) else _refusal(asks, used, allocatable)
         if rejection is not None:
             refused[uid] = rejection

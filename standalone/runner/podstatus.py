@@ -61,7 +61,6 @@ def pod_status(pod: Pod, facts: Facts, now: float, back_off: BackOff) -> dict[st
             "reason": facts.rejection.reason,
             "message": facts.rejection.message,
             "startTime": pod.status.start_time or timestamp(facts.started_at),
-            "qosClass": pod.status.qos_class or qos_class(pod),
         }
     newest = latest(facts.attempts)
     done = progress(pod, newest)

@@ -236,7 +236,8 @@ class Turns:
         self._narrator.failed(pod, container, error.reason, str(error))
 
     def _weigh(self, pods: tuple[Pod, ...]) -> None:
-        shares = burstable_shares(pod for pod in pods if not is_terminal(pod))
+        admitted = self._verdict.admitted
+        shares = burstable_shares(pod for pod in pods if pod.metadata.uid in admitted and not is_terminal(pod))
         if shares == self._shares:
             return
         try:

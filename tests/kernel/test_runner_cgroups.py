@@ -149,6 +149,33 @@ def test_children_end_with_pid_1(bench, groups):
     bench.until(lambda: not groups.listed())
 
 
+CHAIN = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        if os.fork():
+            os._exit(0)
+time.sleep(0.2)
+os._exit(2)
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "deleted"])
+def test_a_chain_of_forks_cannot_run_away(bench, groups, how):
+    """Each link lives for a moment only, so a list of pids is always out of date; freezing first is what catches it."""
+    script = CHAIN if how == "ends" else CHAIN.replace("time.sleep(0.2)", "time.sleep(1000)")
+    bench.api.add(pod_dict(command=[sys.executable, "-I", "-S", "-c", script]))
+    if how == "deleted":
+        bench.until(lambda: bench.phase() == "Running")
+        bench.api.ask_deletion(grace=0)
+        bench.until(lambda: bench.api.pod() is None)
+    else:
+        bench.until(lambda: bench.phase() == "Failed")
+        assert bench.terminated()["exitCode"] == 2
+    bench.until(lambda: not groups.listed())
+
+
 def test_out_of_memory_is_seen(bench):
     pod = pod_dict(command=[sys.executable, "-I", "-S", "-c", ALLOCATE])
     pod["spec"]["containers"][0]["resources"] = {"limits": {"memory": "64Mi"}, "requests": {"memory": "64Mi"}}

@@ -69,3 +69,12 @@ def test_the_admitted_always_fit(requests, capacity):
     assert sum(requests_of(pod).get("cpu", 0) for pod in taken) <= capacity
     assert verdict.admitted.isdisjoint(verdict.rejected)
     assert len(verdict.admitted) + len(verdict.rejected) == len(pods)
+
+
+def test_an_amount_that_cannot_be_read_concerns_its_own_pod_only():
+    bad, good = asking("a", "1.5.2"), asking("b", "1")
+    verdict = admit([bad, good], NONE, {}, {"cpu": 1000, "pods": 9})
+    assert verdict.admitted == {good.metadata.uid}
+    refusal = verdict.rejected[bad.metadata.uid]
+    assert refusal.reason == "UnexpectedAdmissionError"
+    assert "1.5.2" in refusal.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -420,3 +421,31 @@ def test_what_fails_after_a_first_run_is_retried_with_pauses_too(bench, api):
         bench.turns.turn()
     assert tries == [number]
     bench.until(lambda: "no space" in str(bench.status()["containerStatuses"][0]["state"].get("waiting")))
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_pod_with_an_unreadable_amount_does_not_stop_the_others(bench, api, deleted):
+    bad = pod_dict("bad")
+    bad["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1.5.2"}}
+    api.add(bad)
+    if deleted:
+        api.ask_deletion("bad")
+    api.add(pod_dict("good", command=["true"]))
+    bench.until(lambda: bench.phase("good") == "Succeeded")
+    bench.until(lambda: api.pod("bad") is None if deleted else bench.phase("bad") == "Failed")
+
+
+def test_no_space_is_said_and_leaves_nothing_half_made(bench, api):
+    api.add(pod_dict(command=["true"]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        bench.turns.turn()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert bench.attempts() == ()
+    assert os.listdir(os.path.join(bench.directory, "state", "containers")) == []
+    waiting = bench.until(lambda: bench.status().get("containerStatuses", [{}])[0].get("state", {}).get("waiting"))
+    assert waiting["reason"] in {"CreateContainerError", "ContainerCreating"}
+    assert "CreateContainerError" in bench.recorder.events[0][2]
+    bench.until(lambda: bench.phase() == "Succeeded")
