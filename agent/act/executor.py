@@ -90,7 +90,7 @@ class Executor:
         """One round. `groups` are all pods that the API and the kernel agree on; entries of other groups are left
         as they are. `identities` (by group) give originals when the journal was lost. Raises PlanError.
         """
-        self._check(plan, groups)
+        self._check(plan, groups, identities)
         self._problems = []
         self._drifting = set()
         steps = [step for group in groups.values() for step in self._steps(group, plan, identities.get(group.group))]
@@ -114,10 +114,12 @@ class Executor:
             steps.extend([step] if step else [])
         return self._carry_out(steps)
 
-    def _check(self, plan: Plan, groups: Mapping[str, PodGroup]) -> None:
+    def _check(self, plan: Plan, groups: Mapping[str, PodGroup], identities: Mapping[str, PodIdentity]) -> None:
         for (group, knob), request in plan.settings.items():
             if group not in groups:
                 raise PlanError(f"policy {request.policy} names cgroup {group!r}, which is no pod of this node")
+            if group in identities and identities[group].tier is not Tier.BE:
+                raise PlanError(f"policy {request.policy} wants to limit {group}, which is not BE")
             if knob not in self._capabilities.writable:
                 raise PlanError(f"policy {request.policy} wants {knob.value}, which this node does not have")
             if request.value not in _RANGES[knob]:

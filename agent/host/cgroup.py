@@ -23,6 +23,9 @@ _ROOT_DEPTH: Final = 4
 
 _POD_DEPTH: Final = 3
 
+_SEARCH_EVERY: Final = 30
+"""The search for kubepods walks every cgroup near the root: once found, it is repeated only each so many listings."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerGroup:
@@ -54,6 +57,8 @@ class CgroupLister:
         self.root = checked_group(root) if root else ""
         self._mount = hierarchy.controllers.get(controller)
         self.version: Version | None = self._mount.version if self._mount else None
+        self._tops: tuple[str, ...] = ()
+        self._listings = 0
 
     def pods(self) -> tuple[PodGroup, ...]:
         """All pod groups there are now, sorted by path; empty when there is no kubepods (yet).
@@ -62,16 +67,16 @@ class CgroupLister:
         """
         if self._mount is None:
             return ()
-        pods = [pod for top in self._tops() for pod in self._pods_below(top, _POD_DEPTH)]
+        if not self._tops or self._listings % _SEARCH_EVERY == 0:
+            self._tops = tuple(self._find_tops(self.root, _ROOT_DEPTH))
+        self._listings += 1
+        pods = [pod for top in self._tops for pod in self._pods_below(top, _POD_DEPTH)]
         return tuple(sorted(pods, key=lambda pod: pod.group))
 
     def absolute(self, group: str) -> str:
         """Directory of `group` under this lister's mount."""
         assert self._mount is not None
         return os.path.join(self._mount.path, checked_group(group))
-
-    def _tops(self) -> Iterator[str]:
-        yield from self._find_tops(self.root, _ROOT_DEPTH)
 
     def _find_tops(self, group: str, depth: int) -> Iterator[str]:
         for name, _inode in self._children(group):

@@ -46,6 +46,8 @@ class HostReader:
             except Gone:
                 vanished += 1
                 continue
+            except KernelError:
+                readings[(group.group, group.inode)] = PodReading()
             found.append(Found(group=group.group, inode=group.inode, uid=group.uid))
         self.last_groups = groups
         return Sweep(at=at, node=self._node(), groups=tuple(found), readings=readings, vanished=vanished)

@@ -249,6 +249,8 @@ def _near_cut(snapshot: NodeSnapshot, settings: SuppressSettings) -> bool:
 def _pressed(snapshot: NodeSnapshot, state: SuppressState, settings: SuppressSettings, view: View) -> Verdict | None:
     """The cut for LS pressure; None when LS is not short of CPU, or not because of BE."""
     pressure, busy = snapshot.pressure, snapshot.node_busy_ratio
+    if not snapshot.pods_of(Tier.BE):
+        return None
     if pressure is None or pressure.excess <= _cut_of(snapshot, settings):
         return None
     if busy is not None and 100 * busy < settings.busy_percent:

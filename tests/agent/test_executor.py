@@ -222,6 +222,14 @@ def test_a_plan_with_one_bad_wish_is_refused_as_a_whole(rig, wish):
     assert rig.writer.writes == []
 
 
+def test_ls_is_never_limited_whatever_a_plan_says(rig):
+    for tier in (Tier.LS, Tier.SYSTEM):
+        identity = PodIdentity(namespace="d", name="ls", uid=UID_BE, tier=tier)
+        with pytest.raises(PlanError, match="not BE"):
+            rig.apply((POD, Knob.IDLE, 1), identities={POD: identity})
+    assert rig.writer.writes == []
+
+
 def test_a_restarted_agent_adopts_and_can_undo(rig):
     rig.apply((POD, Knob.QUOTA, 300), (POD, Knob.IDLE, 1))
     assert rig.start() == 300

@@ -7,6 +7,7 @@ import pytest
 
 from agent.capabilities import Knob
 from agent.host import cpu, psi
+from agent.host import reader as reader_module
 from agent.host.cgroup import CgroupLister, open_group, threads_of
 from agent.host.memory import read_memory
 from agent.host.probe import probe
@@ -371,3 +372,33 @@ def test_a_group_that_is_only_half_made_waits_one_sweep(tmp_path):
     second = reader.sweep()
     assert [found.uid for found in second.groups] == [UID_LS, UID_BE]
     assert second.vanished == 0
+
+
+def test_kubepods_that_appears_later_and_goes_away_again(tmp_path):
+    tree = Tree(tmp_path)
+    lister = tree.lister()
+    assert lister.pods() == ()
+    tree.group(f"a/b/kubepods/pod{UID_LS}")
+    assert [pod.uid for pod in lister.pods()] == [UID_LS]
+    tree.remove("a/b/kubepods")
+    assert lister.pods() == ()
+
+
+def test_a_pod_that_cannot_be_opened_is_unknown_and_the_others_are_read(tmp_path, monkeypatch):
+    tree = Tree(tmp_path / "cg")
+    tree.group(f"kubepods/pod{UID_LS}")
+    tree.group(f"kubepods/pod{UID_BE}")
+    real = reader_module.open_group
+
+    def out_of_descriptors(directory, inode):
+        if UID_LS in directory:
+            raise Refused(directory, 24, "Too many open files")
+        return real(directory, inode)
+
+    monkeypatch.setattr(reader_module, "open_group", out_of_descriptors)
+    reader = HostReader(
+        tree.hierarchy, tree.lister(), Proc(str(proc_tree(tmp_path / "proc")), lambda: 1.0), lambda: 1.0
+    )
+    readings = {group.split("pod")[-1]: reading for (group, _), reading in reader.sweep().readings.items()}
+    assert readings[UID_LS].cpu is None
+    assert readings[UID_BE].cpu is not None

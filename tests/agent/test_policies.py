@@ -126,6 +126,11 @@ def test_pressure_on_a_node_with_idle_cpus_is_not_bes_doing():
     assert state.limit_millis is not None
 
 
+def test_pressure_without_a_be_pod_is_not_bes_doing():
+    _, state = decide(node(pressure=SHORT, pods=(pod("ls", Tier.LS),)))
+    assert state.limit_millis is None
+
+
 def test_what_ls_waits_for_itself_is_no_reason_to_cut():
     alone = Pressure(kind="run-delay", value=1.4, natural=0.5, window_seconds=0.25)
     assert decide(node(pressure=alone))[1].limit_millis is None

@@ -308,7 +308,7 @@ class Process:
 TIGHT_FLAGS = ("--suppress.engage-percent", "1", "--suppress.target-percent", "1", "--suppress.hold-percent", "0")
 LOOSE_FLAGS = (
     *("--suppress.engage-percent", "100", "--suppress.target-percent", "100", "--suppress.hold-percent", "0"),
-    *("--suppress.ls-pressure-cut", "100", "--suppress.quiet-turns", "1"),
+    *("--suppress.ls-pressure-cut", "100", "--suppress.quiet-turns", "1", "--suppress.step-percent", "100"),
 )
 """Other work on this machine must not keep BE from its release."""
 
