@@ -236,7 +236,8 @@ def test_a_killed_daemon_comes_back_and_pods_do_not_notice(up, name):
             assert up.ls("--", "sh", "-c", "exit 5").returncode == 5
             assert up.run("rm", "--force", "steady").returncode == 0
             # Followed over the kill: every number once, in order, none left out.
-            numbers = [0, *map(int, follower.communicate(timeout=30)[0].split())]
+            assert follower.wait(30) == 0
+            numbers = [0, *map(int, follower.stdout.read().split())]
             assert numbers == list(range(len(numbers)))
             assert len(numbers) > seen
         finally:
