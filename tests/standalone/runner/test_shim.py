@@ -13,7 +13,7 @@ import pytest
 
 from standalone.runner import shim
 from standalone.runner.shim import logfile
-from standalone.runner.shim.proc import descendants
+from standalone.runner.shim.proc import CONTAINER_VARIABLE, descendants, marked
 from tests.standalone.runner.twin import alive, wait_for
 
 SHIM = os.path.dirname(shim.__file__)
@@ -25,15 +25,16 @@ class Made:
     def __init__(self, directory):
         self.directory = directory
         self.log_path = directory / "logs" / "0.log"
+        self.id = f"test-{os.getpid()}-{directory.name}"
         self.process = None
 
     def start(self, script="exit 0", argv=None, **options):
         home = self.directory / "c"
         home.mkdir()
         config = {
-            "id": f"test-{os.getpid()}-{self.directory.name}",
+            "id": self.id,
             "argv": argv or ["sh", "-c", script],
-            "env": {"PATH": os.environ["PATH"]},
+            "env": {"PATH": os.environ["PATH"], CONTAINER_VARIABLE: self.id},
             "cwd": "",
             "dirs": [],
             "kill_file": "",
@@ -74,12 +75,9 @@ def made(tmp_path):
     one = Made(tmp_path)
     yield one
     if one.process is not None:
-        pids = descendants(one.process.pid)
         one.process.kill()
         one.process.wait(10)
-        for pid in pids:
-            if alive(pid):
-                os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not [os.kill(pid, signal.SIGKILL) for pid in marked(one.id) if alive(pid)])
 
 
 def test_exit_record(made):
@@ -89,7 +87,7 @@ def test_exit_record(made):
 
 
 def test_the_shims_own_death_kills_the_payload(made):
-    pid = made.start("sleep 1000").started()["pid"]
+    pid = made.start(argv=["sleep", "1000"]).started()["pid"]
     made.process.kill()
     wait_for(lambda: not alive(pid))
 
