@@ -49,7 +49,6 @@ class Turn:
     seconds: float
     snapshot: NodeSnapshot
     plan: Plan
-    outcome: Outcome
     held: str
     line: str
 
@@ -162,7 +161,7 @@ class Loop:
         try:
             sweep = self._host.sweep()
         except KernelError as error:
-            self._finish(begin, self._blind(begin), Plan(), Outcome(), f"cgroups cannot be listed: {error}")
+            self._finish(begin, self._blind(begin), Plan(), f"cgroups cannot be listed: {error}")
             return
         identities = self._pods.refresh(group.uid for group in sweep.groups)
         primed, self._sweep, before = self._sweep is not None, sweep, self._sweep
@@ -171,13 +170,12 @@ class Loop:
         self._follow(snapshot)
         held = "" if self._pods.synced else "the API has not answered yet: limits stay as they are"
         self._held = held = held or ("" if primed else "first look: rates need a second one")
-        plan, outcome = Plan(), Outcome()
+        plan = Plan()
         if not held:
             self._decide(snapshot)
             plan = self._plan()
-            outcome = self._apply(plan)
-            self._log_problems(outcome)
-        self._finish(begin, snapshot, plan, outcome, held)
+            self._log_problems(self._apply(plan))
+        self._finish(begin, snapshot, plan, held)
         if self._pods.synced:
             self._collect(snapshot, plan)
 
@@ -250,14 +248,13 @@ class Loop:
         if sample is not None:
             self._on_sample(sample)
 
-    def _finish(self, begin: float, snapshot: NodeSnapshot, plan: Plan, outcome: Outcome, held: str) -> None:
+    def _finish(self, begin: float, snapshot: NodeSnapshot, plan: Plan, held: str) -> None:
         turn = Turn(
             number=self.counters["turns"],
             wall=self._wall(),
             seconds=self._clock() - begin,
             snapshot=snapshot,
             plan=plan,
-            outcome=outcome,
             held=held,
             line=sentence(snapshot, plan, held, observe_only=self._context.capabilities.observe_only),
         )

@@ -66,7 +66,10 @@ def _body(daemon: Daemon[AgentSettings]) -> int:
 
 def _lock(directory: str) -> int:
     """The right to be the only agent on this state directory, held as long as the descriptor is open."""
-    descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StateError(f"state_dir {directory} cannot be written: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -145,6 +148,7 @@ class Agent:
 
     def start(self) -> None:
         """Start all threads; never waits for API or predictor."""
+        _LOG.info("host", cgroups=self.capabilities.mode, can_write=sorted(self.capabilities.writable))
         for what, reason in sorted(self.capabilities.skipped.items()):
             _LOG.info("not on this node", what=what, reason=reason)
         if self.capabilities.observe_only:

@@ -58,6 +58,9 @@ class AgentMetrics:
         self._pressure = Gauge(
             "slacktide_agent_ls_pressure", "LS pressure; NaN is unknown.", ["kind"], registry=registry
         )
+        self._steal = Gauge(
+            "slacktide_agent_steal_ratio", "CPU time that the hypervisor took; NaN is unknown.", registry=registry
+        )
         self._spool = Gauge("slacktide_agent_spool_bytes", "Samples that wait on disk.", registry=registry)
         self._connected = Gauge(
             "slacktide_agent_predictor_connected", "1 while the predictor answers.", registry=registry
@@ -87,6 +90,7 @@ class AgentMetrics:
         self._pressure.clear()
         if snapshot.pressure is not None:
             self._pressure.labels(snapshot.pressure.kind).set(snapshot.pressure.value)
+        self._steal.set(_UNKNOWN if snapshot.steal_ratio is None else snapshot.steal_ratio)
         self._spool.set(spool_bytes)
         self._connected.set(1 if connected else 0)
         for name, total in counters.items():

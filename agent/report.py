@@ -129,8 +129,12 @@ class Reporter:
 
     def _spool_loop(self) -> None:
         while (sample := self._queue.get()) is not None:
-            if self._spool.append(self._boot_id, encode_sample(sample)) is None:
-                _LOG.warning("sample lost", reason=self._spool.problem)
+            try:
+                if self._spool.append(self._boot_id, encode_sample(sample)) is None:
+                    _LOG.warning("sample lost", reason=self._spool.problem)
+            except Exception:  # noqa: BLE001 - one bad sample must not end the reporting; logged and counted
+                self.counters["failures"] += 1
+                _LOG.exception("a sample could not be spooled")
             self._notify()
 
     def _stream_loop(self) -> None:

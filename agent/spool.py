@@ -42,7 +42,7 @@ class Spool:
             self._db = self._open()
         except (sqlite3.DatabaseError, OSError) as error:
             self._set_aside(str(error))
-            self._db = self._open()
+            self._db = self._open_again()
         self._bytes = self._measure()
 
     def _open(self) -> sqlite3.Connection:
@@ -57,12 +57,24 @@ class Spool:
             raise
         return database
 
+    def _open_again(self) -> sqlite3.Connection:
+        try:
+            return self._open()
+        except (sqlite3.DatabaseError, OSError) as error:
+            self.problem += f"; a new one cannot be made ({error}): samples are kept in memory only"
+            self._path = ":memory:"
+            return self._open()
+
     def _set_aside(self, why: str) -> None:
         aside = f"{self._path}.bad"
         self.problem = f"{self._path} cannot be used ({why}); set aside as {aside}"
         for suffix in ("", "-wal", "-shm"):
-            if os.path.exists(self._path + suffix):
+            try:
                 os.replace(self._path + suffix, aside + suffix)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self.problem += f" (could not: {error.strerror})"
 
     def _measure(self) -> int:
         count, size = self._db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM sample").fetchone()
@@ -79,12 +91,12 @@ class Spool:
                     self._db.execute(
                         "INSERT INTO sample (boot_id, sequence, payload) VALUES (?, ?, ?)", (boot_id, sequence, payload)
                     )
+                self._bytes += len(payload) + _OVERHEAD_BYTES
+                self._trim()
             except sqlite3.Error as error:
                 self.dropped += 1
                 self.problem = f"{self._path}: a sample could not be kept: {error}"
                 return None
-            self._bytes += len(payload) + _OVERHEAD_BYTES
-            self._trim()
             return sequence
 
     def _trim(self) -> None:

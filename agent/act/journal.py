@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -111,9 +111,6 @@ class Journal:
     def get(self, group: str, knob: Knob) -> Entry | None:
         """The entry of one knob."""
         return self._entries.get((group, knob))
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._all)
 
     def record(self, changes: Iterable[Entry]) -> None:
         """Write entries before the changes they stand for; returns when they are safe.

@@ -22,8 +22,6 @@ MIN_QUOTA_US: Final = 1_000
 """Below this the kernel answers EINVAL."""
 
 WEIGHT_FILE: Final = {Version.V1: "cpu.shares", Version.V2: "cpu.weight"}
-DEFAULT_WEIGHT: Final = {Version.V1: 1024, Version.V2: 100}
-LOWEST_WEIGHT: Final = {Version.V1: 2, Version.V2: 1}
 IDLE_FILE: Final = "cpu.idle"
 
 

@@ -91,6 +91,23 @@ def test_a_newer_database_is_set_aside(tmp_path, opened):
     assert spool.append("b", b"x") == 1
 
 
+def test_without_any_file_samples_are_kept_in_memory(tmp_path, opened):
+    for suffix in ("", ".bad"):
+        (tmp_path / f"{FILE_NAME}{suffix}" / "occupied").mkdir(parents=True)
+    spool = opened()
+    assert "in memory only" in spool.problem
+    assert spool.append("b", b"x") == 1
+    assert spool.batch("b", 0, 9) == [(1, b"x")]
+
+
+def test_a_closed_spool_has_nothing_more_to_send(opened):
+    spool = opened()
+    spool.append("b", b"x")
+    spool.close()
+    assert spool.batch("b", 0, 9) == []
+    assert spool.oldest_boot() is None
+
+
 def test_a_full_disk_costs_the_sample_and_not_the_agent(opened):
     spool = opened()
     spool._db.execute("PRAGMA max_page_count = 1")

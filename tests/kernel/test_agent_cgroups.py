@@ -163,8 +163,8 @@ HALF = (
 class Rig:
     """The loop with real host and executor; pods from a twin."""
 
-    def __init__(self, groups, state, suppress=None):
-        self.settings = AgentSettings(turn_seconds=0.2, suppress=suppress or SuppressSettings())
+    def __init__(self, groups, state, suppress=None, policies=("weight", "suppress")):
+        self.settings = AgentSettings(turn_seconds=0.2, suppress=suppress or SuppressSettings(), policies=policies)
         lister = CgroupLister(HIERARCHY, groups.root)
         proc = Proc("/proc", time.monotonic)
         self.capabilities = probe(HIERARCHY, lister, "/proc")
@@ -230,6 +230,18 @@ def test_a_quota_is_set_put_back_within_a_turn_and_lifted(groups, tmp_path):
             wait_for(lambda: groups.quota() == "10000", "the quota after a reset")
             wait_for(lambda times=times: rig.executor.counters["drift"] >= times, "the count")
             assert rig.turns[-1].number - turn <= 2
+    rig.executor.restore()
+    assert groups.quota() == groups.unlimited
+
+
+def test_an_ls_that_waits_for_cpu_is_seen_by_the_beat_and_be_is_cut(groups, tmp_path):
+    groups.write("kubepods/besteffort", groups.weight, "100000" if groups.v1 else "10000")
+    for group in (LS, LS, BE, BE, BE, BE):
+        groups.spawn(group, BUSY)
+    by_pressure_alone = SuppressSettings(engage_percent=100.0, target_percent=100.0)
+    with Rig(groups, tmp_path, by_pressure_alone, policies=("suppress",)) as rig:
+        wait_for(lambda: groups.quota() != groups.unlimited, "a cut")
+        wait_for(lambda: any("LS waits for CPU" in turn.line for turn in rig.turns), "its reason")
     rig.executor.restore()
     assert groups.quota() == groups.unlimited
 
