@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from slacktide.cluster import PODS
 from slacktide.cluster.errors import ApiError, NotFound, ServerError, TooManyRequests, Unreachable
-from slacktide.objects import is_terminal
+from slacktide.objects import ContainerStatus, Pod, is_terminal
 
 if TYPE_CHECKING:
     from slacktide.cluster import Client
@@ -21,7 +21,9 @@ RETRY_SECONDS: Final = 0.5
 class Follower:
     """Streams one output of one container to `write`, in a thread of its own.
 
-    After a lost connection the log is read again from its start, and what was written already is skipped by count.
+    After a lost connection the log is read again from its start, and what was written already is skipped by count;
+    where the node has thrown the oldest of it away meanwhile, as much is missing. Ends when the container does: one
+    that is started again has another log.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Follower:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._guarded, name=f"follow-{stream}", daemon=True)
         self._written = 0
+        self._followed: str | None = None
         self.error: Exception | None = None
         """What ended the following early; None when the log came to its end."""
 
@@ -66,6 +69,8 @@ class Follower:
         """Follow in this thread. Raises ApiError, or OSError of the writer."""
         while not self._stop.is_set():
             try:
+                if self._another_began():
+                    return
                 self._once()
                 if self._finished():
                     return
@@ -78,11 +83,25 @@ class Follower:
 
     def _finished(self) -> bool:
         """Whether the end of the stream was the end of the log. A server that stops in order ends streams too."""
+        pod = self._pod()
+        status = self._status(pod)
+        return is_terminal(pod) or status is None or status.state.running is None or self._another_began()
+
+    def _another_began(self) -> bool:
+        """Whether the container is no more the one whose log was begun."""
+        status = self._status(self._pod())
+        now = status.container_id if status else ""
+        if self._followed is None:
+            self._followed = now
+        return now != self._followed
+
+    def _pod(self) -> Pod:
         namespace, name = self._target
-        pod = self._client.get(PODS, name, namespace)
+        return self._client.get(PODS, name, namespace)
+
+    def _status(self, pod: Pod) -> ContainerStatus | None:
         statuses = pod.status.container_statuses
-        running = [one for one in statuses if one.state.running and self._container in {None, one.name}]
-        return is_terminal(pod) or not running
+        return next((one for one in statuses if self._container in {None, one.name}), None)
 
     def _guarded(self) -> None:
         try:

@@ -145,6 +145,18 @@ def test_logs_follow_from_a_tail_survives_a_lost_connection(start, twin, out, er
     assert out.text == "3\n4\n5"
 
 
+def test_logs_follow_ends_with_its_container_and_mixes_no_two(start, twin, out, err):
+    twin.started("batch")
+    twin.prints("batch", b"first life\n", "All")
+    ran = start("logs", "-f", "batch")
+    until(lambda: out.text == "first life\n")
+    twin.output["batch", "All"] = [b"the second life says more\n"]
+    twin.started("batch", number=1)
+    twin.ended_output.add("batch")
+    assert ran.wait() == 0
+    assert out.text == "first life\n"
+
+
 def test_logs_json(command, twin, out, err):
     twin.started("batch")
     twin.prints("batch", b"a\nb", "All")
@@ -329,7 +341,7 @@ def test_completion_of_an_unknown_shell(command, out, err):
 
 
 def test_completion_answers_with_commands():
-    environ = {**os.environ, "_SLACKTIDE_COMPLETE": "bash_complete", "COMP_WORDS": "slacktide d", "COMP_CWORD": "1"}
+    environ = {**os.environ, "_SLACKTIDE_COMPLETE": "bash_complete", "COMP_WORDS": "slacktide do", "COMP_CWORD": "1"}
     code = "import sys; from cli.main import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
     assert set(done.stdout.split()) == {"plain,down", "plain,doctor"}

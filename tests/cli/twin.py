@@ -99,9 +99,10 @@ class Twin:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         self._update(namespace, name, lambda pod: pod["status"].update(conditions=[condition]))
 
-    def started(self, name, namespace="default"):
+    def started(self, name, namespace="default", number=0):
         self.bind(name, namespace)
         status = {"name": "main", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+        status |= {"containerID": f"slacktide://{number}", "restartCount": number}
         self._update(namespace, name, lambda pod: pod["status"].update(phase="Running", containerStatuses=[status]))
 
     def prints(self, name, data, stream="Stdout"):
@@ -111,7 +112,7 @@ class Twin:
 
     def ended(self, name, code, reason="", message="", namespace="default", **status):
         terminated = {"exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error"), "message": message}
-        container = {"name": "main", "state": {"terminated": terminated}}
+        container = {"name": "main", "state": {"terminated": terminated}, "containerID": "slacktide://0"}
         phase = {"phase": "Succeeded" if code == 0 else "Failed", "containerStatuses": [container], **status}
         self.ended_output.add(name)
         self._update(namespace, name, lambda pod: pod["status"].update(phase))

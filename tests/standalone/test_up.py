@@ -9,69 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.cluster.client import Listing
-from slacktide.cluster.errors import Conflict, NotFound, Unreachable
+from slacktide.cluster.errors import Conflict, NotFound
 from slacktide.errors import StateError
-from slacktide.objects import ObjectMeta, Pod, PodSpec
 from standalone import drain as drain_module
 from standalone import up
-from standalone.components import Component
 from standalone.drain import PodDrain, longest_grace, names
 from standalone.process import ProcessId, alive
 from standalone.state import Lock, find, holder
 from standalone.supervisor import read_report
 from standalone.up import StartFailed, StopRequests, clean, node_name, run
-
-FAKE = os.path.join(os.path.dirname(__file__), "fake_daemon.py")
-ALL = ("api", "runner", "predictor", "scheduler", "agent")
+from tests.standalone.up_twin import ALL, FakeDrain, fakes, pod
 
 
 @pytest.fixture
 def root():
     with tempfile.TemporaryDirectory(prefix="st") as folder:
         yield folder
-
-
-def fakes(**traits):
-    def daemons(state, node):
-        return [
-            Component(
-                name,
-                (sys.executable, "-S", "-E", FAKE, state.observe_socket(name), *traits.get(name, ())),
-                state.observe_socket(name),
-                () if name == "api" else ("api",),
-            )
-            for name in ALL
-        ]
-
-    return daemons
-
-
-class FakeDrain:
-    """Pods that end after some questions, or only by force."""
-
-    grace = 5
-
-    def __init__(self, rounds=0, stubborn=False, away=0):
-        self.rounds, self.stubborn, self.away = rounds, stubborn, away
-        self.asked = self.forced = 0
-
-    def remaining(self):
-        self.asked += 1
-        if self.asked <= self.away:
-            raise Unreachable("connection refused")
-        self.rounds -= 1
-        return [pod("p", grace=self.grace)] if self.stubborn or self.rounds >= 0 else []
-
-    def force(self):
-        self.forced += 1
-        self.stubborn, self.rounds = False, 0
-
-
-def pod(name, grace=None, uid="u", **meta):
-    return Pod(
-        metadata=ObjectMeta(name=name, namespace="default", uid=uid, **meta),
-        spec=PodSpec(termination_grace_period_seconds=grace),
-    )
 
 
 def stop_when_ready(stop, seen=None):
@@ -210,7 +163,7 @@ def test_a_daemon_killed_while_pods_end_comes_back(root):
 SUPERVISOR = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from tests.standalone.test_up import FakeDrain, fakes
+from tests.standalone.up_twin import FakeDrain, fakes
 from standalone.up import StopRequests, run
 stop = StopRequests()
 stop.install(hangup_stops=False)
