@@ -244,6 +244,21 @@ def test_a_killed_daemon_comes_back_and_pods_do_not_notice(up, name):
             follower.kill()
 
 
+@pytest.mark.parametrize("name", ["api", "runner"])
+def test_a_run_in_the_foreground_outlives_what_it_stands_on(up, name):
+    script = "for i in $(seq 60); do echo $i; sleep 0.1; done; exit 9"
+    words = ["run", "--tier", "ls", "--cpu", "10m", "--memory", "16Mi", "--", "sh", "-c", script]
+    with subprocess.Popen([*SLACKTIDE, "--state", up.root, *words], stdout=subprocess.PIPE, text=True) as run:
+        try:
+            assert run.stdout.readline() == "1\n"
+            os.kill(up.processes()[name].pid, signal.SIGKILL)
+            assert run.wait(60) == 9, up.logs()
+            assert run.stdout.read().split() == [str(i) for i in range(2, 61)]
+        finally:
+            run.kill()
+    wait_until(lambda: read_report(up.state).phase == "ready", up)
+
+
 def test_down_ends_pods_and_leaves_nothing():
     with started() as up:
         script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"
