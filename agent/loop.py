@@ -54,8 +54,10 @@ class Turn:
 
 
 class Loop:
-    """Owns executor, policies, beat and window. `on_turn` and `on_sample` are called on the control thread and must
-    not block. `counters`: turns, beats, cuts, late_beats, late_turns, errors.
+    """Owns executor, policies, beat and window.
+
+    `on_turn` and `on_sample` are called on the control thread and must not block. `last_sign` is when a turn last
+    went well. `counters`: turns, beats, cuts, late_beats, late_turns, errors.
     """
 
     def __init__(
@@ -116,11 +118,11 @@ class Loop:
             now = self._clock()
             if now >= next_turn:
                 next_turn = self._advance(next_turn, settings.turn_seconds, now, "late_turns")
-                self._guarded(self.turn)
+                if self._guarded(self.turn):
+                    self.last_sign = self._clock()
             elif now >= next_beat:
                 next_beat = self._advance(next_beat, settings.beat_seconds, now, "late_beats")
                 self._guarded(self.beat)
-            self.last_sign = self._clock()
             self._stop.wait(max(0.0, min(next_beat, next_turn) - self._clock()))
 
     def _advance(self, due: float, period: float, now: float, late: str) -> float:
@@ -130,13 +132,15 @@ class Loop:
             return now + period
         return due + period
 
-    def _guarded(self, part: Callable[[], None]) -> None:
-        """The one broad handler: an error in one turn must not end the protection of LS."""
+    def _guarded(self, part: Callable[[], None]) -> bool:
+        """The one broad handler: an error in one turn must not end the protection of LS. Whether all went well."""
         try:
             part()
         except Exception:  # noqa: BLE001 - see above; logged with its trace and counted
             self.counters["errors"] += 1
             _LOG.exception("a turn or beat failed; the next one goes on")
+            return False
+        return True
 
     def beat(self) -> None:
         """Read urgency; let urgent policies cut, with the last turn's snapshot and this pressure."""

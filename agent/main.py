@@ -40,6 +40,8 @@ from slacktide.observe import Daemon, get_logger, run_daemon
 _LOG: Final = get_logger("agent")
 _LOOP_STOP_SECONDS: Final = 3.0
 _LIVE_SECONDS: Final = 10.0
+_SILENT_TURNS: Final = 3.0
+"""Turns that may be missed before anybody worries, where turns are long."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -117,7 +119,7 @@ class Agent:
         self._watchdog = Watchdog(
             lambda: self._loop.last_sign,
             partial(_relax, lister, self._journal),
-            settings.watchdog_seconds,
+            max(settings.watchdog_seconds, _SILENT_TURNS * settings.turn_seconds),
         )
 
     def _adopt(self, lister: CgroupLister) -> int | None:
@@ -181,7 +183,8 @@ class Agent:
 
     def _turn_age(self) -> str | None:
         age = time.monotonic() - self._loop.last_sign
-        return None if age < _LIVE_SECONDS else f"the control loop gave no sign for {age:.1f} s"
+        limit = max(_LIVE_SECONDS, _SILENT_TURNS * self._daemon.settings.turn_seconds)
+        return None if age < limit else f"no turn went well for {age:.1f} s"
 
     def _after_turn(self, turn: Turn) -> None:
         """On the control thread: publish status and metrics."""

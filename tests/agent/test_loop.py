@@ -209,6 +209,7 @@ def test_a_turn_that_fails_does_not_end_the_loop():
     finally:
         assert rig.loop.stop(5)
     assert rig.loop.counters["turns"] >= 2
+    assert rig.loop.last_sign < clock() - 0.05, "a turn that fails is no sign of life"
 
 
 def test_missed_periods_are_skipped_and_counted_once():
