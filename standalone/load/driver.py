@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from slacktide.errors import SlacktideError
 from standalone.load.server import REPLY, REQUEST, make_pipes
 
 DRAIN_SECONDS = 10.0
@@ -31,7 +32,7 @@ class Latencies:
     lost: int
 
 
-class LoadError(Exception):
+class LoadError(SlacktideError):
     """The server did not answer at all."""
 
 

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 
-from slacktide.settings import ClusterSettings
-
 from slacktide.cluster import Client, connect
+from slacktide.errors import SlacktideError
+from slacktide.settings import ClusterSettings
+from standalone.state import StateDir, find
 
 START_SECONDS = 60.0
 STOP_SECONDS = 45.0
 
 
-class StackError(Exception):
+class StackError(SlacktideError):
     """Slacktide did not start or stop; the message carries what it said."""
 
 
 @contextlib.contextmanager
-def running(state: str | None = None) -> Iterator[tuple[str, Client]]:
-    """Start Slacktide in a state directory of its own and give the directory and a client; stop it at the end.
+def running(state: str | None = None) -> Iterator[tuple[StateDir, Client]]:
+    """Start Slacktide in a state directory of its own and give it and a client; stop it at the end.
 
     A state directory that was given is kept, one that was made here is removed. Raises StackError.
     """
     directory = state or tempfile.mkdtemp(prefix="slacktide-")
     try:
         _command(["up", "--detach"], directory, START_SECONDS)
-        client = connect(ClusterSettings(server="unix:" + os.path.join(directory, "run", "api.sock")), "slacktide-load")
+        found = find(directory)
+        if found is None:
+            raise StackError(f"slacktide up made no state directory at {directory}")
+        client = connect(ClusterSettings(server=f"unix:{found.api_socket}"), user_agent="slacktide-load")
         try:
-            yield directory, client
+            yield found, client
         finally:
             client.close()
             _command(["down"], directory, STOP_SECONDS)
