@@ -20,7 +20,9 @@ class PredictorSettings(DaemonSettings, frozen=True):
     history_dir: Annotated[str, Meta(min_length=1, description="directory of the usage history")] = (
         "/var/lib/slacktide/predictor"
     )
-    identity: Annotated[str, Meta(description="name in the leader lease; empty: host name and process id")] = ""
+    identity: Annotated[
+        str, Meta(description="name in the leader lease; empty: host name and a hash of the history directory")
+    ] = ""
 
     model: Annotated[str, Meta(description="name of the forecast model")] = "window_max"
     risk: Annotated[

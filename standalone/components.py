@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from standalone.state import StateDir
 
@@ -22,6 +22,8 @@ class Component:
     observe: str
     """Path of the Unix socket that serves /healthz and /readyz."""
     after: tuple[str, ...] = ()
+    calm_after: tuple[str, ...] = ()
+    """Also waited for, but only for a while: without them the daemon works, with them it sees a calmer machine."""
 
 
 def components(state: StateDir, node: str) -> tuple[Component, ...]:
@@ -33,13 +35,19 @@ def components(state: StateDir, node: str) -> tuple[Component, ...]:
     runner = (*server, *node_name, "--state-dir", state.folder("runner"), "--log-dir", state.pod_logs, *root)
     predictor = (*server, "--listen", f"unix:{state.predictor_socket}", "--history-dir", state.folder("predictor"))
     agent = (*server, *node_name, "--state-dir", state.folder("agent"), *root)
-    return (
+    # A fixed name lets a restarted scheduler lead at once instead of waiting for its own old lease to run out.
+    scheduler = (*server, "--identity", f"slacktide-{state.instance}")
+    others = (
         _component(state, API, "standalone.api", api, after=()),
         _component(state, "runner", "standalone.runner", runner),
         _component(state, "predictor", "predictor", predictor),
-        _component(state, "scheduler", "scheduler_plugins", server),
-        _component(state, "agent", "agent", (*agent, "--predictor", f"unix:{state.predictor_socket}")),
+        _component(state, "scheduler", "scheduler_plugins", scheduler),
     )
+    watcher = (*agent, "--predictor", f"unix:{state.predictor_socket}")
+    # The CPU that the others burn while they start would be the first thing the agent measures, and the forecast
+    # of a fresh node would take it for the machine's own need.
+    calm = tuple(other.name for other in others)
+    return (*others, replace(_component(state, "agent", "agent", watcher), calm_after=calm))
 
 
 def _component(

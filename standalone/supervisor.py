@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -28,6 +28,8 @@ from standalone.state import StateDir, write_atomically
 STOP_GRACE_SECONDS: Final = 12.0
 """Daemons promise to end within 10 s of SIGTERM; then they are killed."""
 SILENT_SECONDS: Final = 60.0
+CALM_SECONDS: Final = 10.0
+"""How long a daemon is held back for the others to start, at most."""
 LOG_BYTES: Final = 8 << 20
 SETTINGS_EXIT: Final = 2
 
@@ -122,6 +124,7 @@ class Supervisor:
             c.name: _Child(c, ComponentReport(name=c.name, log=state.log_file(c.name))) for c in components
         }
         self._on_change = on_change
+        self._began = clock()
         self._stopping = False
         self._written = b""
         self.trouble = ""
@@ -219,9 +222,9 @@ class Supervisor:
     def _start_if_due(self, child: _Child) -> None:
         if child.process is not None or not child.wanted or self._clock() < child.due:
             return
-        missing = [
-            name for name in child.component.after if name in self._children and not self._children[name].was_ready
-        ]
+        missing = self._not_ready_yet(child.component.after)
+        if not missing and self._clock() - self._began < CALM_SECONDS:
+            missing = self._not_ready_yet(child.component.calm_after)
         if missing:
             self._set(child, "waiting", f"for {', '.join(missing)}")
             return
@@ -233,6 +236,9 @@ class Supervisor:
         child.report.restarts += 0 if first else 1
         child.started = child.answered = child.next_probe = self._clock()
         self._set(child, "starting", "" if first else f"again, after {child.report.detail}")
+
+    def _not_ready_yet(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self._children and not self._children[name].was_ready]
 
     def _ask(self, child: _Child) -> None:
         now = self._clock()

@@ -71,6 +71,9 @@ def _kill(top: str) -> None:
             pids = read_text(os.path.join(directory, "cgroup.procs")).split()
         except KernelError:
             continue
+        # Processes of a foreign pid namespace are listed as 0, which to kill(2) is our own process group.
         for pid in pids:
+            if pid == "0":
+                continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
