@@ -213,16 +213,22 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
         )
 
     def _node_offers(self, pod: PodInfo, old: Any, new: Any) -> Hint:
-        """Skip only what surely does not help: too little for the pod, or no more than a fresh forecast offered."""
+        """Skip only what surely does not help: too little for the pod, or no more than a fresh forecast offered.
+
+        A node that had no usable forecast and has one now is always tried: where it does not fit, the pod's reason
+        changes from "without a forecast" to the room that there is.
+        """
         node = node_of(new)
         now = self._now()
         forecast = _forecast_of(node)
         if isinstance(forecast, str) or forecast.closed or wire.trust(forecast, now) <= 0:
             return Hint.SKIP
+        before = _forecast_of(node_of(old)) if old is not None else "missing"
+        if isinstance(before, str) or before.closed or wire.trust(before, now) <= 0:
+            return Hint.QUEUE
         if any(r.need(pod) > (r.of(forecast.reclaimable) or 0) for r in self._resources):
             return Hint.SKIP
-        before = _forecast_of(node_of(old)) if old is not None else "missing"
-        if isinstance(before, str) or before.closed or wire.freshness(before, now) is not wire.Freshness.FRESH:
+        if wire.freshness(before, now) is not wire.Freshness.FRESH:
             return Hint.QUEUE
         if node_of(old).status.capacity != node.status.capacity:
             return Hint.QUEUE

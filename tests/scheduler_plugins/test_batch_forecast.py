@@ -166,6 +166,9 @@ ANNOTATION = ClusterEvent(events.NODE, Action.UPDATE_NODE_ANNOTATION)
     ("old", "new", "want"),
     [
         (None, forecast(at=NOW), True),
+        # It does not fit, yet its reason is no longer "without a forecast".
+        (None, forecast(1000, at=NOW), True),
+        (forecast(3000, at=NOW - 500), forecast(1000, at=NOW), True),
         (forecast(1000, at=NOW), forecast(3000, at=NOW), True),
         (forecast(3000, at=NOW), forecast(3000, at=NOW), False),
         (forecast(3000, at=NOW), forecast(2500, at=NOW), False),
