@@ -81,7 +81,7 @@ class App:
         if body is None:
             raise errors.no_such_path()
         response = reply_json(body)
-        if body["kind"] == Form.DISCOVERY.value:
+        if body.get("kind") == Form.DISCOVERY.value:
             response.headers["Content-Type"] = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
         return response
 

@@ -11,6 +11,17 @@ from standalone.api.negotiation import DISCOVERY_GROUP, Form
 KUBERNETES_MINOR: Final = 33
 """The Kubernetes minor version whose behaviour is followed."""
 
+_ROOTS: Final = (
+    "/api",
+    "/api/v1",
+    "/apis",
+    *(f"/apis/{group}/v1" for group in GROUPS),
+    "/healthz",
+    "/livez",
+    "/openapi/v3",
+    "/readyz",
+    "/version",
+)
 _VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _STATUS_VERBS: Final = ("get", "patch", "update")
 
@@ -35,6 +46,8 @@ def document(path: str, form: Form) -> dict[str, Any] | None:
     """The discovery document at a path, or None when there is none."""
     parts = path.strip("/").split("/")
     match parts:
+        case [""]:
+            return {"paths": list(_ROOTS)}
         case ["api"]:
             return _aggregated(("",)) if form is Form.DISCOVERY else _core_versions()
         case ["apis"]:

@@ -9,7 +9,19 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from standalone.api import admission, errors, fieldcheck, negotiation, patches, podactions, queries, settle, writes
+from slacktide.objects import ObjectMeta, ObjectReference, View
+from standalone.api import (
+    admission,
+    defaults,
+    errors,
+    fieldcheck,
+    negotiation,
+    patches,
+    podactions,
+    queries,
+    settle,
+    writes,
+)
 from standalone.api.kinds import NAMESPACES, Kind
 from standalone.api.listing import Listing
 from standalone.api.logservice import LogService
@@ -281,15 +293,24 @@ async def _body(request: web.Request) -> Json:
 
 async def _action(request: web.Request, kind: str, api_version: str, name: str) -> Json:
     """The Binding or Eviction in the body, its name checked against the path; ApiError 400."""
-    found = await _body(request)
-    metadata = found.get("metadata") or {}
+    found = defaults.without_nulls(await _body(request))
     if found.get("kind", kind) != kind or found.get("apiVersion", api_version) != api_version:
         raise errors.bad_request(f"the body must be a {kind} of {api_version}")
-    if not isinstance(metadata, dict) or not isinstance(found.get("target") or {}, dict):
-        raise errors.bad_request(f"{kind} cannot be read: metadata and target must be objects")
+    try:
+        msgspec.convert(found, _ActionShape)
+    except msgspec.ValidationError as problem:
+        raise errors.bad_request(f"{kind} cannot be read: {problem}") from None
+    metadata = found.get("metadata", {})
     if name and metadata.get("name", name) != name:
         raise errors.bad_request(f"name in URL does not match name in {kind} object")
     return {**found, "metadata": metadata}
+
+
+class _ActionShape(View, frozen=True):
+    """JSON types of the parts of a Binding or Eviction that are read."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    target: ObjectReference = ObjectReference()
 
 
 Patcher = Callable[[Json, Any], Any]

@@ -288,6 +288,8 @@ def test_tables_and_metadata_only(api, space):
 def test_discovery_and_health(api):
     assert api.get("/healthz").text == api.get("/livez").text == api.get("/readyz").text == b"ok"
     assert api.get("/version").json["major"] == "1"
+    for path in api.get("/").json["paths"]:
+        assert api.get(path).code == 200
     assert api.get("/api").json["versions"] == ["v1"]
     groups = {group["name"] for group in api.get("/apis").json["groups"]}
     assert groups == {"coordination.k8s.io", "policy", "scheduling.k8s.io"}
@@ -354,7 +356,16 @@ def test_binding_through_the_namespaces_collection(api, space):
     assert api.get(f"{space}/pods/web").json["spec"]["nodeName"] == "n9"
     assert api.post(f"{space}/pods/web/binding", body).code == 409
     assert api.post(f"{space}/pods/web/binding", {**body, "metadata": {"name": "x"}}).code == 400
-    assert api.post(f"{space}/pods/web/binding", {**body, "target": 5}).code == 400
+    for wrong in (
+        {"target": 5},
+        {"target": {"name": 5}},
+        {"metadata": {"annotations": 5}},
+        {"metadata": []},
+        {"kind": "Pod"},
+    ):
+        assert api.post(f"{space}/pods/web/binding", {**body, **wrong}).code == 400
+    for wrong in ({"deleteOptions": 5}, {"deleteOptions": {"gracePeriodSeconds": "x"}}, {"metadata": 5}):
+        assert api.post(f"{space}/pods/web/eviction", wrong).code == 400
 
 
 def test_unknown_fields_are_refused_when_asked_for(api, space):
