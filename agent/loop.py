@@ -155,7 +155,7 @@ class Loop:
         if plan.be_limit_millis is not None and (before is None or plan.be_limit_millis < before):
             self.counters["cuts"] += 1
             self._log_problems(self._apply(plan))
-            _LOG.info("cut", be_limit_millis=plan.be_limit_millis, reason=plan.reasons.get("suppress", ""))
+            _LOG.info("cut", be_limit_millis=plan.be_limit_millis, reason=plan.be_limit_reason)
 
     def turn(self) -> None:
         """One full look at the node, and what follows from it."""
@@ -286,7 +286,7 @@ def sentence(snapshot: NodeSnapshot, plan: Plan, held: str, *, observe_only: boo
     if held:
         return f"{seen}; {waits}; {held}"
     limit = plan.be_limit_millis
-    does = "BE has no limit" if limit is None else f"BE is limited to {limit}m: {plan.reasons.get('suppress', '')}"
+    does = "BE has no limit" if limit is None else f"BE is limited to {limit}m: {plan.be_limit_reason}"
     note = " (observe only: nothing is written)" if observe_only else ""
     return f"{seen}; {waits}; {does}{note}"
 

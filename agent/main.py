@@ -32,7 +32,7 @@ from agent.policy.registry import build as build_policies
 from agent.report import Reporter, channel_to
 from agent.settings import AgentSettings
 from agent.spool import Spool
-from slacktide.cluster import PODS, Informer, connect
+from slacktide.cluster import PODS, ClusterMetrics, Informer, connect
 from slacktide.errors import SettingsError, StateError
 from slacktide.kernel.hierarchy import Hierarchy, discover
 from slacktide.observe import Daemon, get_logger, run_daemon
@@ -100,8 +100,11 @@ class Agent:
         self._journal = Journal(settings.state_dir, boot_id)
         self._executor = Executor(lister, self._journal, self.capabilities)
         self._context = Context(capabilities=self.capabilities, adopted_be_limit_millis=self._adopt(lister))
-        self._client = connect(settings.cluster, "slacktide-agent")
-        self._informer = Informer(self._client, PODS, field_selector=f"spec.nodeName={self._node}", name="pods")
+        cluster_metrics = ClusterMetrics(daemon.registry)
+        self._client = connect(settings.cluster, "slacktide-agent", metrics=cluster_metrics)
+        self._informer = Informer(
+            self._client, PODS, field_selector=f"spec.nodeName={self._node}", name="pods", metrics=cluster_metrics
+        )
         self._delays = RunDelayReader(settings.proc_root, time.monotonic, settings.pressure_threads)
         self._spool = Spool(settings.state_dir, settings.report.spool_bytes)
         target = settings.predictor

@@ -67,20 +67,26 @@ class Plan:
     settings: Mapping[tuple[str, Knob], Request] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     be_limit_millis: int | None = None
+    be_limit_reason: str = ""
+    """Reason of the policy whose limit is the strictest; empty without a limit."""
 
 
 def arbitrate(wishes: Iterable[tuple[str, Desired]]) -> Plan:
-    """One plan from all wishes: on each knob of each cgroup the strictest request wins."""
+    """One plan from all wishes: on each knob of each cgroup the strictest request wins, and so does the lowest limit.
+
+    Among equals the first does, so that the mildest policy that asks for it gives the reason.
+    """
     chosen: dict[tuple[str, Knob], Request] = {}
     reasons: dict[str, str] = {}
-    limits: list[int] = []
+    limit: tuple[int | None, str] = (None, "")
     for name, desired in wishes:
         reasons[name] = desired.reason
-        if desired.be_limit_millis is not None:
-            limits.append(desired.be_limit_millis)
+        asked = desired.be_limit_millis
+        if asked is not None and (limit[0] is None or asked < limit[0]):
+            limit = (asked, desired.reason)
         for request in desired.requests:
             key = (request.group, request.knob)
             other = chosen.get(key)
             if other is None or STRICTER[request.knob](other.value, request.value) != other.value:
                 chosen[key] = request
-    return Plan(settings=chosen, reasons=reasons, be_limit_millis=min(limits, default=None))
+    return Plan(settings=chosen, reasons=reasons, be_limit_millis=limit[0], be_limit_reason=limit[1])

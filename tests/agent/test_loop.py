@@ -10,7 +10,7 @@ from agent.beat import Beat
 from agent.capabilities import Capabilities, Knob
 from agent.loop import Loop
 from agent.pods import PodBook
-from agent.policy.base import Context
+from agent.policy.base import Context, Desired
 from agent.policy.registry import build
 from agent.policy.suppress import SuppressSettings
 from agent.settings import AgentSettings, ReportSettings
@@ -22,7 +22,7 @@ from tests.agent.twins import CAPABLE, FakeClock, FakeExecutor, FakeHost, FakePo
 class Rig:
     """A loop on twins; `run(turns)` does turns with twenty beats in between, as the real rhythm has."""
 
-    def __init__(self, *, pods=None, capabilities=CAPABLE, adopted=None, settings=None, clock=None):
+    def __init__(self, *, pods=None, capabilities=CAPABLE, adopted=None, settings=None, clock=None, policies=None):
         self.clock = clock or FakeClock()
         self.host = FakeHost(self.clock, {"ls": 1.2, "be": 0.7})
         self.pods = pods or FakePods(pod("ls", "ls"), pod("be", "be"))
@@ -35,7 +35,7 @@ class Rig:
             self.host,
             Beat(self.host, capabilities, self.settings.pressure_window_seconds, 2),
             PodBook(self.pods, ResourceNames()),
-            build(self.settings.policies),
+            policies or build(self.settings.policies),
             Context(capabilities=capabilities, adopted_be_limit_millis=adopted),
             self.executor,
             on_turn=self.turns.append,
@@ -85,6 +85,7 @@ def test_a_beat_cuts_at_once_and_only_turns_release():
     assert len(rig.executor.plans) == before + 1, "the shortage shows within two beats"
     assert rig.limit == 350
     assert "LS waits for CPU" in rig.executor.plans[-1].reasons["suppress"]
+    assert rig.executor.plans[-1].be_limit_reason == rig.executor.plans[-1].reasons["suppress"]
     rig.run(2)
     assert rig.limit == 100
     rig.host.delay_rate = 0.0
@@ -94,6 +95,30 @@ def test_a_beat_cuts_at_once_and_only_turns_release():
     rig.run(26)
     assert rig.limit is None
     assert rig.loop.counters["cuts"] >= 2
+
+
+class Ceiling:
+    """A policy that is not *suppress* and limits all the same."""
+
+    name = "weight"
+    urgent = True
+
+    def start(self, context):
+        return None
+
+    def decide(self, snapshot, state, settings, context):
+        limit = 200 if snapshot.urgent else 300
+        return Desired(reason="a ceiling", be_limit_millis=limit), state
+
+
+def test_the_reason_told_is_that_of_the_policy_that_limits(caplog):
+    caplog.set_level("INFO")
+    rig = Rig(policies=(Ceiling(), *build(["suppress"])))
+    rig.run(3)
+    assert rig.line().endswith("BE is limited to 300m: a ceiling")
+    assert rig.loop.counters["cuts"] > 0
+    cut = next(record.msg for record in caplog.records if record.msg["event"] == "cut")
+    assert cut["reason"] == "a ceiling"
 
 
 def test_without_the_api_nothing_is_decided_and_nothing_undone():

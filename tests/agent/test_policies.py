@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agent.capabilities import Capabilities, Knob
 from agent.counters import CpuKnobs
 from agent.policy.base import Context, Desired, Request, arbitrate
-from agent.policy.registry import build
+from agent.policy.registry import POLICIES, build
 from agent.policy.suppress import Suppress, SuppressSettings, SuppressState, water_fill
 from agent.policy.weight import Weight, WeightSettings
 from agent.pressure import Pressure
@@ -301,8 +301,20 @@ def test_the_strictest_request_on_a_knob_wins_in_any_order(knob, values, winner)
         assert plan.settings[("g", knob)].reason == str(winner)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_strictest_limit_brings_its_own_reason(order):
+    wishes = [
+        ("calm", Desired(reason="nothing to do")),
+        ("ceiling", Desired(reason="a fixed share", be_limit_millis=400)),
+        ("suppress", Desired(reason="LS waits", be_limit_millis=900)),
+    ]
+    plan = arbitrate(wishes[::order])
+    assert (plan.be_limit_millis, plan.be_limit_reason) == (400, "a fixed share")
+    assert arbitrate(wishes[:1]).be_limit_reason == ""
+
+
 def test_an_unknown_policy_lists_the_known():
-    with pytest.raises(SettingsError, match=r"wieght.*known: weight, suppress"):
+    with pytest.raises(SettingsError, match=f"wieght.*known: {', '.join(POLICIES)}$"):
         build(["wieght"])
     assert [policy.name for policy in build(["suppress", "weight"])] == ["weight", "suppress"]
 

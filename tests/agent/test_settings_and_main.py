@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from agent.main import main
+from agent.policy.registry import POLICIES
 from agent.settings import AgentSettings
 from slacktide.errors import SettingsError
 from slacktide.settings import describe, load
@@ -26,7 +27,7 @@ def test_every_setting_is_described_and_every_number_has_a_range():
         (["--beat-seconds", "2", "--turn-seconds", "1"], ["beat_seconds", "longer than"]),
         (["--suppress.engage-percent", "99"], ["engage_percent", "above"]),
         (["--turn-second", "1"], ["turn-second"]),
-        (["--policies", "wieght"], ["wieght", "known: weight, suppress"]),
+        (["--policies", "wieght"], ["wieght", f"known: {', '.join(POLICIES)}"]),
         (["--cgroup-root", "../x"], ["cgroup_root", "leaves its root"]),
         (["--state-dir", "/proc/nothing"], ["state_dir", "/proc/nothing"]),
     ],
