@@ -93,13 +93,7 @@ def quiet_logs() -> None:
     """Keep log lines of libraries out of the result: a command says itself what a person must know."""
     import logging
 
-    import structlog
-
     logging.basicConfig(stream=sys.stderr, level=logging.CRITICAL)
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 def _remember_state(context: click.Context, _: click.Parameter, value: str | None) -> None:

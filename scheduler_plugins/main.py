@@ -21,9 +21,7 @@ def _body(daemon: Daemon[SchedulerSettings]) -> int:
     host = SchedulerHost(daemon.settings, client, default_registry(), daemon.registry, daemon.health, daemon.stop.event)
     host.start()
     try:
-        while not daemon.stop.wait():
-            # A reload ended the wait; nothing of the scheduler itself changes while it runs.
-            continue
+        daemon.stop.wait()
     finally:
         host.shut_down()
         client.close()

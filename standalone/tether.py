@@ -23,6 +23,8 @@ def main() -> int:
     if os.getppid() != parent:
         sys.stderr.write(f"supervisor {parent} ended before {command[:3]} could start\n")
         return 1
+    # A SIGHUP before the daemon can handle it must not end it: it is about to read its settings anyway.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         os.execv(command[0], command)  # noqa: S606 - becoming the command without a shell is the purpose
     except OSError as error:

@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry, Counter
 from slacktide import __version__
 from slacktide.errors import SettingsError, SlacktideError
 from slacktide.observe.health import Health
-from slacktide.observe.logs import get_logger, setup_logging
+from slacktide.observe.logger import get_logger
+from slacktide.observe.logs import setup_logging
 from slacktide.observe.metrics import build_info
 from slacktide.observe.server import ObserveServer, Route
 from slacktide.observe.signals import StopSignals
@@ -23,6 +24,9 @@ S = TypeVar("S", bound=DaemonSettings)
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_SETTINGS: Final = 2
+
+PRIVATE: Final = 0o077
+"""umask of a daemon: histories, spools and sockets say who uses what on this node."""
 
 
 class Daemon(Generic[S]):
@@ -71,7 +75,8 @@ class Daemon(Generic[S]):
             outcome = reloaded(self._loaded, self._argv, environ)
         except SettingsError as error:
             self._reloads.labels("refused").inc()
-            self._log.error("settings not reloaded: the old ones stay in force", problems=error.problems)
+            for problem in error.problems:
+                self._log.warning("settings not reloaded: the old ones stay in force", problem=problem)
             return
         self._loaded = outcome.loaded
         self._reloads.labels("restart_needed" if outcome.needs_restart else "applied").inc()
@@ -96,17 +101,21 @@ def run_daemon(
     Exit codes: what `body` returns (None is 0); 1 when it fails, with the reason logged; 2 for settings that cannot
     be used, each problem a line on standard error. `body` returns soon after `daemon.stop` is set: after 8 s the
     process leaves by itself. The endpoint serves before `body` starts, so a daemon that waits for its peers is
-    live but not ready.
+    live but not ready. What it writes is for its own user only.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     variables = os.environ if environ is None else environ
+    inherited = os.umask(PRIVATE)
     try:
-        loaded = load(settings_type, component, arguments, variables, about)
+        # Signals first: a SIGHUP that comes while the settings are read must lead to a second reading.
         with StopSignals() as stop:
+            loaded = load(settings_type, component, arguments, variables, about)
             return _run(Daemon(component, loaded, stop, arguments), body, variables)
     except SettingsError as error:
         sys.stderr.write("".join(f"slacktide {component}: {problem}\n" for problem in error.problems))
         return EXIT_SETTINGS
+    finally:
+        os.umask(inherited)
 
 
 def _run(daemon: Daemon[S], body: Callable[[Daemon[S]], int | None], environ: Mapping[str, str]) -> int:

@@ -41,8 +41,8 @@ structlog.configure(
 )
 
 
-def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """Logger with a dotted name, such as `agent.loop`: `log.info("throttled", pod="default/job", reason="...")`."""
+def bound_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """structlog's logger of that name, for `slacktide.observe.get_logger`."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger
 

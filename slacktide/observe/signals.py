@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from slacktide.observe.logs import get_logger
+from slacktide.observe.logger import get_logger
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -134,21 +134,33 @@ class StopSignals:
         self._on_reload = callback
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the daemon is to stop, at most `timeout` seconds; reloads run here. Returns `is_set()`.
+        """Wait until the daemon is to stop, or for `timeout` seconds; reloads run meanwhile. Returns `is_set()`.
 
-        For the main loop. Other threads wait on `event`. A reload ends the wait early.
+        For the main loop. Other threads wait on `event`. Without a timeout it returns only when the daemon is to
+        stop: a reload never ends it.
         """
-        with self._wake:
-            self._wake.wait_for(lambda: self.event.is_set() or self._reload_asked, timeout)
-        self.run_pending()
-        return self.event.is_set()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            with self._wake:
+                self._wake.wait_for(lambda: self.event.is_set() or self._reload_asked, left)
+            self.run_pending()
+            if self.event.is_set() or (deadline is not None and time.monotonic() >= deadline):
+                return self.event.is_set()
 
     def run_pending(self) -> None:
-        """Run the reload callback if a SIGHUP came since the last time; for loops that do not use `wait`."""
+        """Run the reload callback if a SIGHUP came since the last time; for loops that do not use `wait`.
+
+        A callback that fails is logged: a daemon must not end because somebody edits its settings.
+        """
         with self._wake:
             asked, self._reload_asked = self._reload_asked, False
-        if asked and self._on_reload is not None and not self.event.is_set():
+        if not asked or self._on_reload is None or self.event.is_set():
+            return
+        try:
             self._on_reload()
+        except Exception:  # noqa: BLE001 - see above; logged with its trace and counted
+            _log.exception("the reload failed")
 
     def _listen(self, descriptor: int) -> None:
         while True:

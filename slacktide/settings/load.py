@@ -7,15 +7,18 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from slacktide import __version__
 from slacktide.errors import SettingsError
-from slacktide.settings import files, values
+from slacktide.settings import values
 from slacktide.settings.arguments import Arguments, help_text, parse_arguments
 from slacktide.settings.schema import Option, Settings, env_prefix, is_group, options, value_text
+
+if TYPE_CHECKING:
+    from slacktide.settings import files
 
 S = TypeVar("S", bound=Settings)
 
@@ -142,6 +145,9 @@ _Layer = Iterator[tuple[Option, Any, str]]
 def _from_file(known: Mapping[str, Option], path: str, problems: list[str]) -> _Layer:
     if not path:
         return
+    # Here and not above: PyYAML is a tenth of a second for every command, and few have a file.
+    from slacktide.settings import files
+
     try:
         entries = files.read(path)
     except SettingsError as error:
@@ -157,6 +163,8 @@ def _from_mapping(
     entries: Mapping[str, files.Entry],
     problems: list[str],
 ) -> _Layer:
+    from slacktide.settings import files
+
     groups = {option.path[: len(prefix) + 1] for option in known.values() if len(option.path) > len(prefix) + 1}
     for key, entry in entries.items():
         here = (*prefix, key)

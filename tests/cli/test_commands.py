@@ -361,6 +361,7 @@ def test_talking_to_the_api_loads_nothing_of_the_daemons():
     code = (
         "import sys\nimport cli.session, cli.gather, cli.follow, cli.commands.run\n"
         "heavy = {'kubernetes', 'pandas', 'duckdb', 'numpy', 'grpc', 'aiohttp', 'statsmodels'}\n"
+        "heavy |= {'structlog', 'rich', 'yaml'}\n"
         "sys.exit(f'loaded: {heavy & set(sys.modules)}' if heavy & set(sys.modules) else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

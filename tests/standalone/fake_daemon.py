@@ -14,6 +14,8 @@ codes = [int(trait[5:]) for trait in traits if trait.startswith("exit=")]
 if codes:
     sys.stderr.write("fake daemon: I cannot live like this\n")
     sys.exit(codes[0])
+# The supervisor's starter has SIGHUP ignored until a daemon handles it; dying of it shows that it came.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if "stubborn" in traits:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 else:

@@ -379,6 +379,12 @@ def test_tether_refuses_an_orphaned_start(tmp_path):
     assert not (tmp_path / "born").exists()
 
 
+def test_a_daemon_that_cannot_handle_a_hangup_yet_does_not_die_of_it():
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGHUP); print('alive')"
+    command = [sys.executable, "-S", "-E", module._TETHER, str(os.getpid()), sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "alive\n"
+
+
 def test_tether_says_what_it_cannot_execute():
     command = [sys.executable, "-S", "-E", module._TETHER, str(os.getpid()), "/no/such/python", "-m", "x"]
     process = subprocess.run(command, capture_output=True, text=True)
