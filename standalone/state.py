@@ -184,8 +184,10 @@ def holder(root: str) -> ProcessId | None:
 def create(root: str) -> None:
     """Make the directory itself, private to this user. Raises StateError when that is not possible.
 
-    Whatever is not a state directory is left alone: a typing error must not fill somebody's home with sockets.
+    Whatever is not a state directory is left alone: a typing error must not fill somebody's home with sockets. A
+    path in which nothing could listen is refused before anything is made.
     """
+    check_socket_paths(root)
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
         entries, facts = set(os.listdir(root)), os.stat(root)
@@ -207,9 +209,8 @@ def create(root: str) -> None:
 def prepare(root: str) -> StateDir:
     """Everything that a supervisor needs before it starts anything, in a directory whose lock it holds.
 
-    Raises StateError: newer format, socket path too long, file system full or read-only.
+    Raises StateError: newer format, file system full or read-only.
     """
-    check_socket_paths(root)
     content = _read(root)
     check_space(root)
     try:

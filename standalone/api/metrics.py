@@ -13,23 +13,23 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
-            "slacktide_api_requests",
+            "slacktide_apiserver_requests",
             "Requests answered, by method, resource (with subresource) and HTTP code.",
             ["method", "resource", "code"],
             registry=registry,
         )
         self._seconds = Histogram(
-            "slacktide_api_request_seconds",
+            "slacktide_apiserver_request_seconds",
             "Time to answer, watches and log streams left out.",
             ["method", "resource"],
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0),
             registry=registry,
         )
-        self._watchers = Gauge("slacktide_api_watchers", "Watches being served.", registry=registry)
+        self._watchers = Gauge("slacktide_apiserver_watchers", "Watches being served.", registry=registry)
         self._cut = Counter(
-            "slacktide_api_watchers_cut", "Watches ended because the client was too slow.", registry=registry
+            "slacktide_apiserver_watchers_cut", "Watches ended because the client was too slow.", registry=registry
         )
-        self._version = Gauge("slacktide_api_resource_version", "Newest version stored.", registry=registry)
+        self._version = Gauge("slacktide_apiserver_resource_version", "Newest version stored.", registry=registry)
 
     def observe(self, store: Store, hub: WatchHub) -> None:
         """Show the state of these with each scrape."""

@@ -316,6 +316,13 @@ def test_every_command_has_help_with_examples_and_the_common_options(name, capsy
     assert "--state" in text
 
 
+def test_up_in_a_path_too_deep_for_sockets_is_2_and_makes_nothing(command, tmp_path, out, err):
+    deep = tmp_path / ("x" * 100)
+    assert command("--state", str(deep), "up", "--detach") == 2
+    assert "a Unix socket may have 107: choose a state directory with a path at least" in err.text
+    assert os.listdir(tmp_path) == []
+
+
 def test_unknown_command_is_2_and_names_the_nearest(capsys):
     assert main(["pss"]) == 2
     assert "No such command 'pss'" in capsys.readouterr().err

@@ -204,8 +204,8 @@ def test_metrics_and_health(process):
     api.get(PODS)
     with api.watch(PODS, resourceVersion="0"):
         observe = Client(f"{server.folder}/o")
-        eventually(lambda: "slacktide_api_watchers 1.0" in observe.get("/metrics").text.decode())
+        eventually(lambda: "slacktide_apiserver_watchers 1.0" in observe.get("/metrics").text.decode())
     text = observe.get("/metrics").text.decode()
-    assert 'slacktide_api_requests_total{code="200",method="GET",resource="pods"}' in text
-    assert "slacktide_api_resource_version" in text
+    assert 'slacktide_apiserver_requests_total{code="200",method="GET",resource="pods"}' in text
+    assert "slacktide_apiserver_resource_version" in text
     assert observe.get("/readyz").code == 200
