@@ -60,7 +60,11 @@ class Database:
             self._connection = sqlite3.connect(
                 path, isolation_level=None, check_same_thread=False, timeout=LOCK_SECONDS
             )
-            self._prepare(limit_bytes)
+            try:
+                self._prepare(limit_bytes)
+            except BaseException:
+                self._connection.close()
+                raise
         except (sqlite3.Error, OSError) as problem:
             raise StateError(
                 f"database {path} cannot be opened: {problem}; check its folder, free space and rights"

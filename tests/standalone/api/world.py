@@ -20,7 +20,10 @@ class Cluster:
         uids = itertools.count(1)
         self.tails = iter(())
         self.world = writes.World(lambda: self.now, lambda: f"uid-{next(uids)}", lambda: next(self.tails))
-        self.store = Store(Database(":memory:", 1 << 30))
+        database = Database(":memory:", 1 << 30)
+        self.store = Store(database)
+        # Read at the start; what is decided here is never written.
+        database.close()
         self.changes = []
         self.decide(lambda transaction: bootstrap.first_objects(transaction, self.world))
 

@@ -122,8 +122,11 @@ def test_the_payload_starts_clean(made):
     script = "cat /proc/self/oom_score_adj; "
     script += "grep -E 'SigIgn|SigBlk' /proc/self/status; ls /proc/self/fd | wc -l; umask; ps -o sid= -p $$; echo $$"
     made.start(script).ended()
-    score, ignored, blocked, descriptors, mask, session, pid = [text.strip() for text in made.texts()]
-    assert int(ignored.split()[-1], 16) == 0 == int(blocked.split()[-1], 16)
+    score, blocked, ignored, descriptors, mask, session, pid = [text.strip() for text in made.texts()]
+    # The C library keeps two signals for itself; some parents (GNU make) pass them on ignored, and nobody can reset them.
+    ours = sum(1 << (number - 1) for number in signal.valid_signals())
+    assert int(blocked.split()[-1], 16) == 0
+    assert int(ignored.split()[-1], 16) & ours == 0
     assert int(descriptors) == 4
     assert score == "500"
     assert mask == "0022"
