@@ -32,6 +32,12 @@ from standalone.runner.shim.files import write_json
 FORMAT: Final = 1
 
 
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What every version of config.json begins with."""
+
+    format: int = FORMAT
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """config.json: everything that the shim needs, and what the runner wants to know again after its own death."""
 
@@ -117,7 +123,10 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 class Store:
-    """Reads and writes attempt directories below one state directory. Raises StateError when it is locked."""
+    """Reads and writes attempt directories below one state directory.
+
+    Raises StateError when it is locked, or has records of a newer version: set aside, their containers would be lost.
+    """
 
     def __init__(self, state_dir: str, boot_id: str) -> None:
         self._root = os.path.join(state_dir, "containers")
@@ -136,9 +145,22 @@ class Store:
             ) from error
         if self._lock is None:
             raise StateError(f"{state_dir} is used by another runner; stop it, or give each its own --state-dir")
+        self._refuse_newer()
         for name in os.listdir(self._root):
             if name.startswith(".new-"):
                 shutil.rmtree(os.path.join(self._root, name), ignore_errors=True)
+
+    def _refuse_newer(self) -> None:
+        for container_id in self.ids():
+            with contextlib.suppress(OSError, CorruptRecord):
+                found = self._decode(container_id, "config.json", _Header)
+                if found is None or found.format <= FORMAT:
+                    continue
+                self.close()
+                raise StateError(
+                    f"{self.path(container_id)} has format {found.format}, this version reads up to {FORMAT}: "
+                    "use the newer Slacktide that wrote it, or another state directory"
+                )
 
     def close(self) -> None:
         """Let go of the state directory."""

@@ -1,7 +1,5 @@
 """The whole product on this machine: `slacktide up`, pods, killed daemons, `slacktide down`."""
 
-import contextlib
-import json
 import os
 import pty
 import re
@@ -13,109 +11,15 @@ import time
 
 import pytest
 
-from slacktide.cluster import PODS, connect
-from slacktide.cluster.errors import ApiError, NotFound, Unreachable
+from slacktide.cluster import PODS
 from slacktide.kernel.hierarchy import discover
-from slacktide.settings import ClusterSettings
-from standalone.process import ProcessId, alive
-from standalone.state import find, holder
+from standalone.process import alive
+from standalone.state import holder
 from standalone.supervisor import read_report
 from standalone.sweep import directories
+from tests.whole.support import DAEMONS, SLACKTIDE, Up, started, wait_until
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(240)]
-
-SLACKTIDE = [sys.executable, "-P", "-m", "cli.main"]
-DAEMONS = ("api", "runner", "predictor", "scheduler", "agent")
-
-
-class Up:
-    """A running Slacktide on a state directory of its own."""
-
-    def __init__(self, root):
-        self.root = root
-        self.state = find(root)
-        self.client = connect(ClusterSettings(server=f"unix:{self.state.api_socket}"), user_agent="test")
-
-    def run(self, *words, timeout=60, **options):
-        command = [*SLACKTIDE, "--state", self.root, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)
-
-    def json(self, *words):
-        done = self.run(*words, "--output", "json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def ls(self, *words, **options):
-        """Run an LS pod: it needs no idle CPU, so the test does not depend on what else this machine does."""
-        return self.run("run", "--tier", "ls", "--cpu", "10m", "--memory", "16Mi", *words, **options)
-
-    def pod(self, name):
-        try:
-            return self.client.get(PODS, name, "default")
-        except NotFound:
-            return None
-
-    def output(self, name):
-        """What the pod printed so far; "" while it has not started."""
-        try:
-            return b"".join(self.client.logs("default", name)).decode()
-        except (ApiError, Unreachable):
-            return ""
-
-    def clear(self):
-        for pod in self.client.list(PODS).items:
-            with contextlib.suppress(NotFound):
-                self.client.delete(PODS, pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0)
-
-    def processes(self):
-        report = read_report(self.state)
-        daemons = {c.name: ProcessId(c.pid, c.start_time) for c in report.components if c.pid}
-        return {"supervisor": ProcessId(report.pid, report.start_time), **daemons}
-
-    def logs(self):
-        parts = []
-        for name in ("supervisor", *DAEMONS):
-            with contextlib.suppress(FileNotFoundError), open(self.state.log_file(name)) as file:
-                parts.append(f"== {name}\n" + "".join(file.readlines()[-15:]))
-        return "\n".join(parts)
-
-    def left_behind(self):
-        sockets = [path for path in self.state.sockets() if os.path.exists(path)]
-        return sockets + directories(discover(), self.state.cgroup_root)
-
-
-@contextlib.contextmanager
-def started():
-    with tempfile.TemporaryDirectory(prefix="st") as root:
-        command = [*SLACKTIDE, "--state", root, "up", "--detach", "--node", "whole", "--timeout", "90"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        try:
-            assert done.returncode == 0, done.stderr
-            yield Up(root)
-        finally:
-            subprocess.run(
-                [*SLACKTIDE, "--state", root, "down", "--now"], capture_output=True, timeout=120, check=False
-            )
-
-
-@pytest.fixture(scope="module")
-def shared():
-    with started() as running:
-        yield running
-
-
-@pytest.fixture
-def up(shared):
-    yield shared
-    shared.clear()
-
-
-def wait_until(condition, up, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, up.logs()
-        time.sleep(0.1)
-    return value
 
 
 def test_output_and_exit_code_are_those_of_the_command(up):
@@ -166,9 +70,30 @@ def test_best_effort_command_goes_the_whole_path(up):
 
 
 def test_more_than_the_machine_waits_with_the_reason(up):
-    done = up.run("run", "--cpu", "100000", "--start-timeout", "4", "--", "true")
+    with subprocess.Popen(
+        [*SLACKTIDE, "--state", up.root, "run", "--name", "giant", "--cpu", "100000", "--", "true"],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        try:
+            never = "1 node(s) that can never have so much kubernetes.io/batch-cpu (asks for 100000"
+            wait_until(lambda: up.pod("giant") is not None and never in up.condition("giant"), up)
+            (event,) = wait_until(lambda: up.events("giant", "FailedScheduling"), up)
+            assert (never in event.message, event.type) == (True, "Warning")
+            said = run.stderr.readline()
+            assert "giant waits: Unschedulable" in said
+            assert never in said
+            run.send_signal(signal.SIGINT)
+            assert run.wait(20) == 130
+        finally:
+            run.kill()
+
+
+def test_a_start_that_takes_too_long_is_given_up_with_4(up):
+    done = up.run("run", "--cpu", "100000", "--start-timeout", "0.5", "--", "true")
     assert done.returncode == 4
-    assert "waits: Unschedulable" in done.stderr
+    assert "did not start within 0.5 s" in done.stderr
+    assert up.client.list(PODS).items == ()
 
 
 def test_ctrl_c_on_a_terminal_stops_the_pod(up):

@@ -134,6 +134,23 @@ def test_a_record_of_another_format_is_not_guessed_at(store):
         store.read(CID)
 
 
+def test_a_directory_of_a_newer_version_is_refused_and_left_alone(tmp_path):
+    store = Store(str(tmp_path), BOOT)
+    os.close(store.create(config(format=2)))
+    store.close()
+    with pytest.raises(StateError, match=f"{CID} has format 2.*use the newer Slacktide"):
+        Store(str(tmp_path), BOOT)
+    assert os.path.exists(store.path(CID, "config.json"))
+
+
+def test_a_record_that_cannot_be_read_does_not_stop_the_start(tmp_path):
+    store = Store(str(tmp_path), BOOT)
+    os.close(store.create(config()))
+    Path(store.path(CID, "config.json")).write_bytes(b"{torn")
+    store.close()
+    Store(str(tmp_path), BOOT).close()
+
+
 def test_reserved_space_is_used_in_place_and_read_back(tmp_path):
     path = str(tmp_path / "x.json")
     reserved = Reserved(path)
