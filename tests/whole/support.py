@@ -90,6 +90,7 @@ class Up:
         for pod in self.client.list(PODS).items:
             with contextlib.suppress(NotFound):
                 self.client.delete(PODS, pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0)
+        wait_until(lambda: not self.client.list(PODS).items, self)
 
     def processes(self):
         report = read_report(self.state)
