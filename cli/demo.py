@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -153,6 +154,9 @@ def run_demo(output: str, console: Console, seconds: float = RUN_SECONDS) -> int
     """Run the demo and print its table (or JSON); returns the exit status."""
     plan = plan_for(usable_cpus(), LS_LOAD, seconds)
     started = time.monotonic()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # As Ctrl-C does it: what was started is ended on the way out.
+        signal.signal(number, signal.default_int_handler)
     if output == "json" or not console.is_terminal:
         progress = Console(stderr=True)
         demo = Demo(plan, lambda name: progress.print(f"{time.monotonic() - started:5.1f} s  {name}", highlight=False))

@@ -30,15 +30,18 @@ def running(state: str | None = None) -> Iterator[tuple[StateDir, Client]]:
     """
     directory = state or tempfile.mkdtemp(prefix="slacktide-")
     try:
-        _command(["up", "--detach"], directory, START_SECONDS)
-        found = find(directory)
-        if found is None:
-            raise StackError(f"slacktide up made no state directory at {directory}")
-        client = connect(ClusterSettings(server=f"unix:{found.api_socket}"), user_agent="slacktide-load")
         try:
-            yield found, client
+            _command(["up", "--detach"], directory, START_SECONDS)
+            found = find(directory)
+            if found is None:
+                raise StackError(f"slacktide up made no state directory at {directory}")
+            client = connect(ClusterSettings(server=f"unix:{found.api_socket}"), user_agent="slacktide-load")
+            try:
+                yield found, client
+            finally:
+                client.close()
         finally:
-            client.close()
+            # Also after a start that failed or was interrupted half way: some of it may run.
             _command(["down"], directory, STOP_SECONDS)
     finally:
         if state is None:
@@ -46,11 +49,27 @@ def running(state: str | None = None) -> Iterator[tuple[StateDir, Client]]:
 
 
 def _command(arguments: list[str], state: str, seconds: float) -> None:
-    command = [sys.executable, "-m", "cli", "--state", state, *arguments]
+    said = " ".join(arguments)
+    # In a session of its own: Ctrl-C in a terminal is for us, and we end what runs in order.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli", "--state", state, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        raise StackError(f"slacktide {' '.join(arguments)} took over {seconds:.0f} s") from None
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise StackError(f"slacktide {' '.join(arguments)} failed with exit code {done.returncode}: {said}")
+        process.kill()
+        process.communicate()
+        raise StackError(f"slacktide {said} took over {seconds:.0f} s") from None
+    except BaseException:
+        # A start that is cut in the middle leaves a supervisor that nobody can find yet: let it come to its end.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=seconds)
+        process.kill()
+        raise
+    if process.returncode != 0:
+        raise StackError(f"slacktide {said} failed with exit code {process.returncode}: {output.strip()}")
