@@ -86,11 +86,16 @@ class Up:
         lines = self.ask(daemon, "/metrics").splitlines()
         return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == series), None)
 
-    def clear(self):
-        for pod in self.client.list(PODS).items:
+    def clear(self, keep=""):
+        """Remove all pods but one."""
+
+        def others():
+            return [pod for pod in self.client.list(PODS).items if pod.metadata.name != keep]
+
+        for pod in others():
             with contextlib.suppress(NotFound):
                 self.client.delete(PODS, pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0)
-        wait_until(lambda: not self.client.list(PODS).items, self)
+        wait_until(lambda: not others(), self)
 
     def processes(self):
         report = read_report(self.state)
