@@ -14,7 +14,7 @@ import pytest
 from slacktide.cluster import PODS
 from slacktide.kernel.hierarchy import discover
 from standalone.process import alive
-from standalone.state import holder
+from standalone.state import Lock, create, holder, prepare
 from standalone.supervisor import read_report
 from standalone.sweep import directories
 from tests.whole.support import DAEMONS, SLACKTIDE, Up, started, wait_until
@@ -136,7 +136,7 @@ def test_a_second_up_is_refused(up):
     assert up.client.list(PODS).items == ()
 
 
-@pytest.mark.parametrize("name", DAEMONS)
+@pytest.mark.parametrize("name", ["api", "runner"])
 def test_a_killed_daemon_comes_back_and_pods_do_not_notice(up, name):
     script = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.1; done"
     assert up.ls("--detach", "--name", "steady", "--", "sh", "-c", script).returncode == 0
@@ -182,6 +182,35 @@ def test_a_run_in_the_foreground_outlives_what_it_stands_on(up, name):
         finally:
             run.kill()
     wait_until(lambda: read_report(up.state).phase == "ready", up)
+
+
+@pytest.fixture
+def fresh():
+    """A state directory in which nothing has run yet."""
+    with tempfile.TemporaryDirectory(prefix="st") as root:
+        create(root)
+        with Lock(root):
+            state = prepare(root)
+        yield state
+
+
+def refused(state):
+    command = [*SLACKTIDE, "--state", state.root, "up", "--detach", "--node", "whole"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    left = Up(state.root).left_behind()
+    assert (done.returncode, left, holder(state.root)) == (1, [], None), done.stderr
+    return done.stderr
+
+
+def test_bad_settings_are_all_told_by_file_and_line(fresh):
+    file = fresh.config_file("api")
+    with open(file, "w") as settings:
+        settings.write("databse: x\ndatabase_limit_bytes: 5s\nobserve: {log_level: loud}\n")
+    said = refused(fresh)
+    assert f"file {file} line 1: unknown key databse; nearest known: database" in said
+    assert f"file {file} line 2: database_limit_bytes" in said
+    assert "'5s'" in said
+    assert f"file {file} line 3: observe.log_level" in said
 
 
 def test_down_ends_pods_and_leaves_nothing():
