@@ -20,7 +20,7 @@ class Capabilities:
     """Knobs that can be written, signals that can be read, and why the others cannot.
 
     `cpu_version` is the cgroup version of the cpu controller (None: not mounted). `skipped` maps what is missing
-    (a knob, `psi`, `run-delay`, `memory`) to the reason in words.
+    (a knob, `psi`, `run-delay`, `affinity`, `memory`) to the reason in words.
     """
 
     mode: str
@@ -28,6 +28,7 @@ class Capabilities:
     writable: frozenset[Knob] = frozenset()
     psi: bool = False
     run_delay: bool = False
+    affinity: bool = False
     skipped: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from agent.act.executor import Executor, Outcome, PlanError
 from agent.beat import Beat, Reading
@@ -21,6 +21,7 @@ from agent.pods import PodBook
 from agent.policy.base import Context, Desired, Plan, Policy, arbitrate
 from agent.settings import AgentSettings
 from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
+from agent.threads import ThreadSweep
 from agent.window import Sample, Window
 from slacktide.errors import KernelError
 from slacktide.observe import get_logger
@@ -29,6 +30,14 @@ from slacktide.tier import Tier
 
 _LOG: Final = get_logger("agent.loop")
 _LATE_PERIODS: Final = 1.0
+_COUNTERS: Final = (
+    *("turns", "beats", "cuts", "late_beats", "late_turns", "errors"),
+    *("spread_new", "spread_moves", "spread_foreign"),
+)
+
+
+P = TypeVar("P")
+_CarryOut = Callable[[P, Mapping[str, PodGroup], Mapping[str, PodIdentity]], Outcome]
 
 
 class Host(Protocol):
@@ -38,6 +47,16 @@ class Host(Protocol):
 
     def sweep(self) -> Sweep:
         """Read everything once. Raises a KernelError when the cgroup root cannot be listed."""
+
+
+class Threads(Protocol):
+    """Where threads of BE pods are read from."""
+
+    def sweep(self, pods: Sequence[PodGroup], max_threads: int) -> ThreadSweep:
+        """All threads of these pods."""
+
+    def fresh(self, max_threads: int) -> ThreadSweep | None:
+        """Those that came since; None when there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +76,8 @@ class Loop:
     """Owns executor, policies, beat and window.
 
     `on_turn` and `on_sample` are called on the control thread and must not block. `last_sign` is when a turn last
-    went well. `counters`: turns, beats, cuts, late_beats, late_turns, errors.
+    went well. `counters`: turns, beats, cuts, late_beats, late_turns, errors, and what policies count. `threads` is
+    where BE threads are read from; None where no policy places any.
     """
 
     def __init__(
@@ -72,6 +92,7 @@ class Loop:
         *,
         on_turn: Callable[[Turn], None],
         on_sample: Callable[[Sample], None],
+        threads: Threads | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -84,6 +105,7 @@ class Loop:
         self._executor = executor
         self._on_turn = on_turn
         self._on_sample = on_sample
+        self._threads = threads
         self._clock = clock
         self._wall = wall
         self._window = Window(settings().report.window_seconds)
@@ -98,7 +120,7 @@ class Loop:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self.last_sign = clock()
-        self.counters = {"turns": 0, "beats": 0, "cuts": 0, "late_beats": 0, "late_turns": 0, "errors": 0}
+        self.counters = dict.fromkeys(_COUNTERS, 0)
 
     def start(self) -> None:
         """Start the control thread."""
@@ -143,18 +165,21 @@ class Loop:
         return True
 
     def beat(self) -> None:
-        """Read urgency; let urgent policies cut, with the last turn's snapshot and this pressure."""
+        """Read urgency; let urgent policies cut, with the last turn's snapshot and this pressure; place new threads."""
         self.counters["beats"] += 1
         self._reading = self._beat.take()
         if self._snapshot is None or self._held:
             return
         before = self._plan().be_limit_millis
-        urgent = self._with_reading(replace(self._snapshot, urgent=True, at=self._reading.at))
+        fresh = self._threads.fresh(self._settings().spread.max_threads) if self._threads else None
+        urgent = self._with_reading(replace(self._snapshot, urgent=True, at=self._reading.at, threads=fresh))
         self._decide(urgent, urgent_only=True)
         plan = self._plan()
+        if fresh is not None:
+            self._log_problems(self._put(self._executor.place, plan.masks))
         if plan.be_limit_millis is not None and (before is None or plan.be_limit_millis < before):
             self.counters["cuts"] += 1
-            self._log_problems(self._apply(plan))
+            self._log_problems(self._put(self._executor.apply, plan))
             _LOG.info("cut", be_limit_millis=plan.be_limit_millis, reason=plan.be_limit_reason)
 
     def turn(self) -> None:
@@ -169,7 +194,7 @@ class Loop:
             return
         identities = self._pods.refresh(group.uid for group in sweep.groups)
         primed, self._sweep, before = self._sweep is not None, sweep, self._sweep
-        snapshot = self._with_reading(self._picture(before, sweep, identities))
+        snapshot = self._with_threads(self._with_reading(self._picture(before, sweep, identities)))
         self._snapshot, self._identities = snapshot, identities
         self._follow(snapshot)
         held = "" if self._pods.synced else "the API has not answered yet: limits stay as they are"
@@ -178,7 +203,8 @@ class Loop:
         if not held:
             self._decide(snapshot)
             plan = self._plan()
-            self._log_problems(self._apply(plan))
+            self._log_problems(self._put(self._executor.apply, plan))
+            self._log_problems(self._put(self._executor.place, plan.masks))
         self._finish(begin, snapshot, plan, held)
         if self._pods.synced:
             self._collect(snapshot, plan)
@@ -209,9 +235,19 @@ class Loop:
             memory_available_bytes=snapshot.memory_available_bytes if memory is None else memory,
         )
 
-    def _follow(self, snapshot: NodeSnapshot) -> None:
+    def _with_threads(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        """The snapshot with the threads of its BE pods."""
+        if self._threads is None or not self._pods.synced:
+            return snapshot
+        threads = self._threads.sweep(self._groups_of(snapshot, Tier.BE), self._settings().spread.max_threads)
+        return replace(snapshot, threads=threads)
+
+    def _groups_of(self, snapshot: NodeSnapshot, tier: Tier) -> list[PodGroup]:
         tiers = {pod.group: pod.tier for pod in snapshot.pods}
-        ls = [group for group in self._host.last_groups if tiers.get(group.group) is Tier.LS]
+        return [group for group in self._host.last_groups if tiers.get(group.group) is tier]
+
+    def _follow(self, snapshot: NodeSnapshot) -> None:
+        ls = self._groups_of(snapshot, Tier.LS)
         use, capacity = snapshot.of(Tier.LS).cpu_millis, snapshot.capacity.cpu_millis
         self._beat.follow(ls, use / capacity if use is not None and capacity else None)
 
@@ -223,22 +259,24 @@ class Loop:
             own = getattr(settings, policy.name)
             desired, state = policy.decide(snapshot, self._states[policy.name], own, self._context)
             self._desired[policy.name], self._states[policy.name] = desired, state
+            for name, times in desired.counted.items():
+                self.counters[name] += times
 
     def _plan(self) -> Plan:
         return arbitrate(
             (policy.name, self._desired[policy.name]) for policy in self._policies if policy.name in self._desired
         )
 
-    def _apply(self, plan: Plan) -> Outcome:
-        """Carry out the plan on the pods that API and kernel agree on."""
-        if self._settings().observe_only or self._context.capabilities.observe_only:
+    def _put(self, carry_out: _CarryOut[P], plan: P | None) -> Outcome:
+        """Carry out a plan on the pods that API and kernel agree on."""
+        if plan is None or self._settings().observe_only or self._context.capabilities.observe_only:
             return Outcome()
         assert self._snapshot is not None
         by_group = {group.group: group for group in self._host.last_groups}
         identities = {pod.group: pod.identity for pod in self._snapshot.pods}
         groups = {group: by_group[group] for group in identities if group in by_group}
         try:
-            return self._executor.apply(plan, groups, identities)
+            return carry_out(plan, groups, identities)
         except PlanError as error:
             self.counters["errors"] += 1
             return Outcome(problems=(f"plan refused as a whole: {error}",))
@@ -287,6 +325,8 @@ def sentence(snapshot: NodeSnapshot, plan: Plan, held: str, *, observe_only: boo
         return f"{seen}; {waits}; {held}"
     limit = plan.be_limit_millis
     does = "BE has no limit" if limit is None else f"BE is limited to {limit}m: {plan.be_limit_reason}"
+    spread = plan.reasons.get("spread")
+    does = f"{does}; {spread}" if spread else does
     note = " (observe only: nothing is written)" if observe_only else ""
     return f"{seen}; {waits}; {does}{note}"
 

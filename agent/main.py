@@ -17,18 +17,21 @@ from agent.act.executor import Executor, relax
 from agent.act.journal import Journal
 from agent.act.watchdog import Watchdog
 from agent.beat import Beat
+from agent.host.affinity import Affinity
 from agent.host.cgroup import CgroupLister
 from agent.host.probe import probe
 from agent.host.proc import Proc
 from agent.host.reader import HostReader
 from agent.host.schedstat import RunDelayReader
 from agent.host.signals import HostSignals
+from agent.host.threads import ThreadReader
 from agent.live import Live, status_of
 from agent.loop import Loop, Turn
 from agent.metrics import AgentMetrics
 from agent.pods import PodBook
 from agent.policy.base import Context
 from agent.policy.registry import build as build_policies
+from agent.policy.spread import Spread
 from agent.report import Reporter, channel_to
 from agent.settings import AgentSettings
 from agent.spool import Spool
@@ -98,8 +101,10 @@ class Agent:
         boot_id = proc.boot_id()
         self.capabilities = probe(hierarchy, lister, settings.proc_root, try_writes=not settings.observe_only)
         self._journal = Journal(settings.state_dir, boot_id)
-        self._executor = Executor(lister, self._journal, self.capabilities)
-        self._context = Context(capabilities=self.capabilities, adopted_be_limit_millis=self._adopt(lister))
+        affinity = Affinity(settings.proc_root)
+        self._executor = Executor(lister, self._journal, self.capabilities, affinity=affinity)
+        self._spreads = Spread.name in settings.policies
+        self._context = self._adopt(lister)
         cluster_metrics = ClusterMetrics(daemon.registry)
         self._client = connect(settings.cluster, "slacktide-agent", metrics=cluster_metrics)
         self._informer = Informer(
@@ -125,14 +130,23 @@ class Agent:
             max(settings.watchdog_seconds, _SILENT_TURNS * settings.turn_seconds),
         )
 
-    def _adopt(self, lister: CgroupLister) -> int | None:
+    def _adopt(self, lister: CgroupLister) -> Context:
+        """Take over what an earlier agent left; its masks are given back where nothing places threads any more."""
         adopted = self._executor.adopt() if lister.version is not None else None
         if self._journal.problem:
             _LOG.warning("journal unusable, originals come from the kubelet's rules", problem=self._journal.problem)
         entries = len(self._journal.entries())
         if entries:
             _LOG.info("adopted what an earlier agent left", knobs=entries, be_limit_millis=adopted)
-        return adopted
+        if not self._spreads and self._journal.masks() and not self.capabilities.observe_only:
+            outcome = self._executor.restore_masks()
+            _LOG.info("masks of threads restored", writes=outcome.writes, problems=list(outcome.problems))
+        return Context(
+            capabilities=self.capabilities,
+            adopted_be_limit_millis=adopted,
+            adopted_masks=self._journal.masks(),
+            journal_lost=self._journal.lost,
+        )
 
     def _make_loop(self, hierarchy: Hierarchy, lister: CgroupLister, proc: Proc) -> Loop:
         settings = self._daemon.settings
@@ -149,6 +163,7 @@ class Agent:
             self._executor,
             on_turn=self._after_turn,
             on_sample=self._reporter.submit,
+            threads=ThreadReader(lister, hierarchy, settings.proc_root, time.monotonic) if self._spreads else None,
         )
 
     def start(self) -> None:
@@ -210,7 +225,10 @@ class Agent:
         }
 
 
-_EXECUTOR_COUNTERS: Final = ("writes", "drift", "fights", "refused", "mismatch", "vanished", "journal_errors")
+_EXECUTOR_COUNTERS: Final = (
+    *("writes", "drift", "fights", "refused", "mismatch", "vanished", "journal_errors"),
+    *("spread_refused", "spread_vanished"),
+)
 
 
 def _host(settings: AgentSettings) -> tuple[Hierarchy, CgroupLister]:

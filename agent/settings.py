@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from agent.policy.spread import SpreadSettings
 from agent.policy.suppress import SuppressSettings
 from agent.policy.weight import WeightSettings
 from slacktide.settings import ClusterSettings, DaemonSettings, ResourceNames, Settings
@@ -49,7 +50,7 @@ class AgentSettings(DaemonSettings, frozen=True):
     resources: ResourceNames = ResourceNames()
     policies: Annotated[
         tuple[str, ...], Meta(description="policies in force, mildest first; an unknown name lists the known")
-    ] = ("weight", "suppress")
+    ] = ("weight", "spread", "suppress")
     observe_only: Annotated[bool, Meta(description="measure, report and say what would be done; write nothing")] = False
     turn_seconds: Annotated[float, Meta(ge=0.1, le=60, description="period of the full look at the node")] = 1.0
     beat_seconds: Annotated[
@@ -66,6 +67,7 @@ class AgentSettings(DaemonSettings, frozen=True):
     ] = 5.0
     restore_on_stop: Annotated[bool, Meta(description="give every knob its original back when stopped")] = True
     weight: WeightSettings = WeightSettings()
+    spread: SpreadSettings = SpreadSettings()
     suppress: SuppressSettings = SuppressSettings()
     report: ReportSettings = ReportSettings()
 

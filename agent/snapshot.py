@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from agent.counters import CpuCounters, CpuKnobs, MemoryReading, NodeCounters, PodReading
 from agent.pressure import Pressure
+from agent.threads import ThreadSweep
 from slacktide.forecast import Amount
 from slacktide.status import Usage
 from slacktide.tier import Tier
@@ -65,7 +66,7 @@ class NodeSnapshot:
     """The node over one turn, or (`urgent`) the last turn with the pressure of a beat in between.
 
     `at` is monotonic. `unmatched` counts pod cgroups that no API pod claims, `vanished` pods that went away while
-    they were read.
+    they were read. `threads` are those of BE pods; None where nothing was looked at.
     """
 
     at: float
@@ -81,6 +82,7 @@ class NodeSnapshot:
     unmatched: int = 0
     vanished: int = 0
     urgent: bool = False
+    threads: ThreadSweep | None = None
 
     def of(self, tier: Tier) -> Usage:
         """Usage of a tier; unknown parts are None."""

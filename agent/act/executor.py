@@ -1,4 +1,4 @@
-"""Makes a plan true in the kernel: the only code of the agent that writes to cgroups.
+"""Makes a plan true in the kernel: the only code of the agent that writes to cgroups and threads.
 
 One round: check the whole plan; read what the kernel holds *now* (kubelet and systemd rewrite cgroups behind us, so
 nothing is cached); journal; write only what differs, in the order the kernel accepts; read back. A knob that is ours
@@ -18,12 +18,15 @@ from dataclasses import dataclass
 
 from agent.act.journal import Entry, Journal, Original
 from agent.act.knobs import Place, Step, Write, held_value, in_force, opened, stricter, write_step
+from agent.act.masks import MaskWriter
 from agent.capabilities import Capabilities, Knob
 from agent.counters import CpuKnobs
 from agent.host import cpu
+from agent.host.affinity import Affinity
 from agent.host.cgroup import CgroupLister, ContainerGroup, PodGroup
 from agent.policy.base import Plan, Request
 from agent.snapshot import PodIdentity
+from agent.threads import MaskPlan
 from slacktide.errors import Gone, KernelError
 from slacktide.kernel.files import write_value
 from slacktide.kernel.hierarchy import Version
@@ -50,11 +53,16 @@ class Outcome:
 
 class Executor:
     """Owns the journal. `counters` are totals since start: writes, drift, fights, vanished, refused, mismatch,
-    journal_errors. Not thread-safe: the control thread owns it.
+    journal_errors, and those of MaskWriter. Not thread-safe: the control thread owns it.
     """
 
     def __init__(
-        self, lister: CgroupLister, journal: Journal, capabilities: Capabilities, write: Write = write_value
+        self,
+        lister: CgroupLister,
+        journal: Journal,
+        capabilities: Capabilities,
+        write: Write = write_value,
+        affinity: Affinity | None = None,
     ) -> None:
         self._lister = lister
         self._journal = journal
@@ -65,6 +73,7 @@ class Executor:
         self._drifting: set[tuple[str, Knob]] = set()
         self._problems: list[str] = []
         self.counters: Counter[str] = Counter()
+        self._masks = MaskWriter(lister, journal, affinity or Affinity("/proc"), self.counters)
 
     @property
     def _version(self) -> Version:
@@ -101,9 +110,31 @@ class Executor:
         self._journal.lost = False
         return self._carry_out(steps)
 
+    def place(self, plan: MaskPlan, groups: Mapping[str, PodGroup], identities: Mapping[str, PodIdentity]) -> Outcome:
+        """Put masks in force on threads of BE pods; arguments as of `apply`. Raises PlanError.
+
+        Threads of a pod that is BE no more get back what they had.
+        """
+        be = {group: pod for group, pod in groups.items() if group in identities and identities[group].tier is Tier.BE}
+        for wish in plan.wishes:
+            if not any(wish.group.group == group or _is_below(wish.group.group, group) for group in be):
+                raise PlanError(f"thread {wish.key.tid} is to be pinned, and {wish.group.group!r} is no BE pod's")
+        problems: list[str] = []
+        writes = self._masks.release_beside(be, groups, problems) + self._masks.apply(plan, problems)
+        self.counters["writes"] += writes
+        return Outcome(writes=writes, problems=tuple(problems))
+
+    def restore_masks(self) -> Outcome:
+        """Give all threads their masks back; part of `restore`, alone where spread was switched off."""
+        problems: list[str] = []
+        writes = self._masks.restore(problems)
+        self.counters["writes"] += writes
+        return Outcome(writes=writes, problems=tuple(problems))
+
     def restore(self) -> Outcome:
-        """Give every knob its original back (stop of the agent)."""
-        self._problems = []
+        """Give every knob its original back, and every thread its mask (stop of the agent)."""
+        masks = self.restore_masks()
+        self._problems = list(masks.problems)
         steps = []
         for entry in self._journal.entries():
             held = self._held(entry)
@@ -112,7 +143,8 @@ class Executor:
                 continue
             step = self._release(self._place(entry.group, entry.inode), entry, held)
             steps.extend([step] if step else [])
-        return self._carry_out(steps)
+        outcome = self._carry_out(steps)
+        return Outcome(writes=outcome.writes + masks.writes, problems=outcome.problems)
 
     def _check(self, plan: Plan, groups: Mapping[str, PodGroup], identities: Mapping[str, PodIdentity]) -> None:
         for (group, knob), request in plan.settings.items():

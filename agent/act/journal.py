@@ -5,9 +5,12 @@ first change of its knob. A change of an applied value is written before the cha
 crash of the machine could lose it, and that takes the cgroups with it (entries carry the boot id and are dropped
 after another boot).
 
-File: one JSON object {"format", "boot_id", "entries", "sum"}, replaced as a whole (temporary file, fsync, rename,
-fsync of the directory). A file that is torn, foreign or newer is set aside under another name and the agent starts
-without it: `lost` then tells the executor to take originals from what the kubelet's rules say.
+Masks of threads are kept a cgroup (`agent.threads.GroupMasks`), written before the first change and never synced: they
+are threads' and end with the machine.
+
+File: one JSON object {"format", "boot_id", "entries", "masks", "sum"}, replaced as a whole (temporary file, fsync,
+rename, fsync of the directory). A file that is torn, foreign or newer is set aside under another name and the agent
+starts without it: `lost` then tells the executor to take originals from what the kubelet's rules say.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Final
 import msgspec
 
 from agent.capabilities import Knob
+from agent.threads import GroupKey, GroupMasks
 
 FORMAT: Final = 1
 FILE_NAME: Final = "journal.json"
@@ -52,11 +56,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return held in (self.applied, self.before)
 
 
-class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     format: int
     boot_id: str
     entries: list[Entry]
     sum: str
+    masks: list[GroupMasks] = []
 
 
 Key = tuple[str, Knob]
@@ -70,6 +75,7 @@ class Journal:
         self._boot_id = boot_id
         self._entries: dict[Key, Entry] = {}
         self._all: tuple[Entry, ...] = ()
+        self._masks: dict[GroupKey, GroupMasks] = {}
         self.lost = False
         self.problem = ""
 
@@ -88,11 +94,12 @@ class Journal:
         except msgspec.MsgspecError as error:
             self._set_aside(f"is no journal of this version: {error}")
             return ()
-        if body.format != FORMAT or body.sum != _checksum(body.boot_id, body.entries):
+        if body.format != FORMAT or body.sum != _checksum(body.boot_id, body.entries, body.masks):
             self._set_aside(f"has format {body.format} (known: {FORMAT}) or a wrong checksum")
             return ()
         if body.boot_id == self._boot_id:
             self._set({(entry.group, entry.knob): entry for entry in body.entries})
+            self._masks = {masks.key: masks for masks in body.masks}
         return self._all
 
     def _set_aside(self, why: str) -> None:
@@ -111,6 +118,25 @@ class Journal:
     def get(self, group: str, knob: Knob) -> Entry | None:
         """The entry of one knob."""
         return self._entries.get((group, knob))
+
+    def masks(self) -> tuple[GroupMasks, ...]:
+        """Masks of threads, one entry a cgroup."""
+        return tuple(self._masks.values())
+
+    def record_masks(self, groups: Iterable[GroupMasks]) -> None:
+        """Write what the threads of these cgroups had, before any is changed. Raises OSError as `record` does."""
+        masks = {**self._masks, **{group.key: group for group in groups}}
+        self._replace_masks(masks)
+
+    def forget_masks(self, keys: Iterable[GroupKey]) -> None:
+        """Drop cgroups that are gone, or whose threads have their masks back. Raises OSError as `record` does."""
+        gone = set(keys)
+        self._replace_masks({key: masks for key, masks in self._masks.items() if key not in gone})
+
+    def _replace_masks(self, masks: dict[GroupKey, GroupMasks]) -> None:
+        if masks != self._masks:
+            self._masks = masks
+            self._write(self._entries, sync=False)
 
     def record(self, changes: Iterable[Entry]) -> None:
         """Write entries before the changes they stand for; returns when they are safe.
@@ -143,8 +169,9 @@ class Journal:
         self._all = tuple(self._entries.values())
 
     def _write(self, entries: Mapping[Key, Entry], *, sync: bool) -> None:
-        items = list(entries.values())
-        body = _Body(format=FORMAT, boot_id=self._boot_id, entries=items, sum=_checksum(self._boot_id, items))
+        items, masks = list(entries.values()), list(self._masks.values())
+        total = _checksum(self._boot_id, items, masks)
+        body = _Body(format=FORMAT, boot_id=self._boot_id, entries=items, masks=masks, sum=total)
         temporary = f"{self._path}.tmp"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -168,5 +195,7 @@ def _sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def _checksum(boot_id: str, entries: list[Entry]) -> str:
-    return hashlib.sha256(msgspec.json.encode([boot_id, entries])).hexdigest()
+def _checksum(boot_id: str, entries: list[Entry], masks: list[GroupMasks]) -> str:
+    """Without masks it is that of a file from before there were any."""
+    parts = [boot_id, entries, masks] if masks else [boot_id, entries]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -134,16 +134,13 @@ def open_group(directory: str, inode: int) -> int:
 
 def threads_of(directory: str, version: Version, containers: tuple[str, ...] = ()) -> list[int]:
     """Thread ids in a pod's group and in its containers' groups; those that went away have none."""
-    name = "cgroup.threads" if version is Version.V2 else "tasks"
-    found: list[int] = []
-    for path in (directory, *containers):
-        found.extend(_read_tids(os.path.join(path, name)))
-    return found
+    return [tid for path in (directory, *containers) for tid in tids_in(path, version)]
 
 
-def _read_tids(path: str) -> list[int]:
+def tids_in(directory: str, version: Version) -> list[int]:
+    """Thread ids in one cgroup; none when it went away. Threads of a pid namespace that we cannot see are left out."""
     try:
-        text = read_text(path)
+        text = read_text(os.path.join(directory, "cgroup.threads" if version is Version.V2 else "tasks"))
     except KernelError:
         return []
     return [int(word) for word in text.split() if word.isdigit() and word != "0"]

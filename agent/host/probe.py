@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from agent.capabilities import Capabilities, Knob
-from agent.host import cpu, psi
+from agent.host import affinity, cpu, psi
 from agent.host.cgroup import CgroupLister
 from slacktide.errors import KernelError
 from slacktide.kernel.files import read_text, translate, write_value
@@ -48,12 +48,16 @@ def probe(
     delay_reason = _probe_run_delay(proc_root)
     if delay_reason is not None:
         skipped["run-delay"] = delay_reason
+    affinity_reason = affinity.why_not() if try_writes else "observe only was asked for"
+    if affinity_reason is not None:
+        skipped["affinity"] = affinity_reason
     return Capabilities(
         mode=hierarchy.mode,
         cpu_version=int(version) if version is not None else None,
         writable=frozenset(writable),
         psi=psi_reason is None,
         run_delay=delay_reason is None,
+        affinity=affinity_reason is None,
         skipped=skipped,
     )
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from agent.capabilities import Capabilities, Knob
 from agent.snapshot import NodeSnapshot
+from agent.threads import GroupMasks, MaskPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +29,27 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """All wishes of one policy, and its reason for the node as a whole."""
+    """All wishes of one policy, and its reason for the node as a whole.
+
+    `masks` are for threads, and None where there is nothing new to do about any. `counted` is what happened in this
+    decision, to be added to the loop's counters.
+    """
 
     requests: tuple[Request, ...] = ()
     reason: str = ""
     be_limit_millis: int | None = None
+    masks: MaskPlan | None = None
+    counted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a policy may know beside the snapshot: what the node can do, and BE limits adopted from before."""
+    """What a policy may know beside the snapshot: what the node can do, and what is adopted from before."""
 
     capabilities: Capabilities
     adopted_be_limit_millis: int | None = None
+    adopted_masks: tuple[GroupMasks, ...] = ()
+    journal_lost: bool = False
 
 
 class Policy(Protocol):
@@ -62,25 +71,29 @@ STRICTER = {Knob.IDLE: max, Knob.WEIGHT: min, Knob.QUOTA: min}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What all policies together want: one value a knob, the reasons by policy, the total limit on BE."""
+    """What all policies together want: one value a knob, the reasons by policy, the total limit on BE, thread masks."""
 
     settings: Mapping[tuple[str, Knob], Request] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     be_limit_millis: int | None = None
     be_limit_reason: str = ""
     """Reason of the policy whose limit is the strictest; empty without a limit."""
+    masks: MaskPlan | None = None
 
 
 def arbitrate(wishes: Iterable[tuple[str, Desired]]) -> Plan:
     """One plan from all wishes: on each knob of each cgroup the strictest request wins, and so does the lowest limit.
 
-    Among equals the first does, so that the mildest policy that asks for it gives the reason.
+    Among equals the first does, so that the mildest policy that asks for it gives the reason. Masks come from one
+    policy.
     """
     chosen: dict[tuple[str, Knob], Request] = {}
     reasons: dict[str, str] = {}
     limit: tuple[int | None, str] = (None, "")
+    masks: MaskPlan | None = None
     for name, desired in wishes:
         reasons[name] = desired.reason
+        masks = desired.masks or masks
         asked = desired.be_limit_millis
         if asked is not None and (limit[0] is None or asked < limit[0]):
             limit = (asked, desired.reason)
@@ -89,4 +102,4 @@ def arbitrate(wishes: Iterable[tuple[str, Desired]]) -> Plan:
             other = chosen.get(key)
             if other is None or STRICTER[request.knob](other.value, request.value) != other.value:
                 chosen[key] = request
-    return Plan(settings=chosen, reasons=reasons, be_limit_millis=limit[0], be_limit_reason=limit[1])
+    return Plan(settings=chosen, reasons=reasons, be_limit_millis=limit[0], be_limit_reason=limit[1], masks=masks)

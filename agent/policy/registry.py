@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from agent.policy.base import Policy
+from agent.policy.spread import Spread
 from agent.policy.suppress import Suppress
 from agent.policy.weight import Weight
 from slacktide.errors import SettingsError
 
 POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     Weight.name: Weight,
+    Spread.name: Spread,
     Suppress.name: Suppress,
 }
 """In the order of the ladder: the mildest first."""

@@ -13,7 +13,7 @@ from agent.snapshot import Found, Sweep
 from slacktide.errors import KernelError
 from slacktide.objects import ObjectMeta, Pod, PodStatus
 
-CAPABLE = Capabilities(mode="v1", cpu_version=1, writable=frozenset(Knob), run_delay=True)
+CAPABLE = Capabilities(mode="v1", cpu_version=1, writable=frozenset(Knob), run_delay=True, affinity=True)
 
 
 class FakeClock:
@@ -105,12 +105,17 @@ class FakeExecutor:
         self.plans = []
         self.groups = []
         self.fail: Exception | None = None
+        self.masks = []
 
     def apply(self, plan, groups, identities):
         if self.fail is not None:
             raise self.fail
         self.plans.append(plan)
         self.groups.append(set(groups))
+        return Outcome()
+
+    def place(self, plan, groups, identities):
+        self.masks.append(plan)
         return Outcome()
 
 

@@ -23,6 +23,7 @@ from agent.host.proc import Proc
 from agent.host.reader import HostReader
 from agent.host.schedstat import RunDelayReader
 from agent.host.signals import HostSignals
+from agent.host.threads import ThreadReader
 from agent.loop import Loop
 from agent.pods import PodBook
 from agent.policy.base import Context
@@ -170,7 +171,8 @@ class Rig:
         self.capabilities = probe(HIERARCHY, lister, "/proc")
         self.reader = HostReader(HIERARCHY, lister, proc, time.monotonic)
         self.delays = RunDelayReader("/proc", time.monotonic, 64)
-        self.executor = Executor(lister, Journal(str(state), proc.boot_id()), self.capabilities)
+        self.journal = Journal(str(state), proc.boot_id())
+        self.executor = Executor(lister, self.journal, self.capabilities)
         self.adopted = self.executor.adopt()
         self.turns = []
         self.loop = Loop(
@@ -179,10 +181,16 @@ class Rig:
             Beat(HostSignals(self.reader, self.delays, proc), self.capabilities, 0.25, os.cpu_count() or 1),
             PodBook(FakePods(pod(UID_LS, "ls"), pod(UID_BE, "be")), ResourceNames()),
             build(self.settings.policies),
-            Context(capabilities=self.capabilities, adopted_be_limit_millis=self.adopted),
+            Context(
+                capabilities=self.capabilities,
+                adopted_be_limit_millis=self.adopted,
+                adopted_masks=self.journal.masks(),
+                journal_lost=self.journal.lost,
+            ),
             self.executor,
             on_turn=self.turns.append,
             on_sample=lambda _sample: None,
+            threads=ThreadReader(lister, HIERARCHY, "/proc", time.monotonic) if "spread" in policies else None,
         )
 
     def __enter__(self):

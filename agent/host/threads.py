@@ -1,0 +1,164 @@
+"""Lists the threads of BE pods and reads what placing them needs; new ones are found between turns as well.
+
+v1 keeps the list of an open `tasks` file as it was, so each look opens it anew. What never changes of a thread is read
+once; where its run time did not grow it is looked at anew: it sleeps, or waits, or the id is another thread's.
+Source: proc(5), Documentation/scheduler/sched-stats.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from agent.host.affinity import Affinity, stat_of
+from agent.host.cgroup import CgroupLister, PodGroup, tids_in
+from agent.threads import GroupKey, Mask, ThreadKey, ThreadReading, ThreadSweep, parse_cpus
+from slacktide.errors import KernelError, Refused
+from slacktide.kernel.files import read_text
+from slacktide.kernel.hierarchy import Hierarchy, Version
+
+_CPUSET_FILE: Final = {Version.V1: "cpuset.effective_cpus", Version.V2: "cpuset.cpus.effective"}
+_IDLE_COLUMNS: Final = (4, 5)
+"""Columns of a CPU's line in /proc/stat, its name being 0: idle and iowait; 8 and on are steal and guest."""
+
+
+class _Life(NamedTuple):
+    key: ThreadKey
+    process: int
+    parent: int
+
+
+class ThreadReader:
+    """Reads threads below the cgroups of `lister`. `clock` is monotonic seconds. One thread uses it."""
+
+    def __init__(self, lister: CgroupLister, hierarchy: Hierarchy, proc_root: str, clock: Callable[[], float]) -> None:
+        self._lister = lister
+        self._hierarchy = hierarchy
+        self._root = proc_root
+        self._clock = clock
+        self._affinity = Affinity(proc_root)
+        self._tick = os.sysconf("SC_CLK_TCK")
+        self._lives: dict[int, _Life] = {}
+        self._ran: dict[int, int] = {}
+        self._watched: list[tuple[str, GroupKey]] = []
+        self._cpusets: dict[GroupKey, Mask] = {}
+
+    def sweep(self, pods: Sequence[PodGroup], max_threads: int) -> ThreadSweep:
+        """All threads of these pods, at most `max_threads`; only they are watched for new threads from now on."""
+        at, busy = self._clock(), self._busy()
+        listed = [(key, directory, self._tids(directory)) for pod in pods for key, directory in self._places(pod)]
+        self._cpusets = {key: self._cpuset(key.group) or frozenset(busy) for key, _, tids in listed if tids}
+        several = {pod.group for pod in pods if pod.containers}
+        self._watched = [(directory, key) for key, directory, tids in listed if tids or key.group not in several]
+        wanted = [(tid, key) for key, _, tids in listed for tid in tids]
+        kept = wanted[:max_threads]
+        self._forget({tid for tid, _ in kept})
+        found = [reading for tid, key in kept if (reading := self._read(tid, key)) is not None]
+        return ThreadSweep(
+            at=at,
+            threads=tuple(found),
+            cpusets=dict(self._cpusets),
+            busy_seconds=busy,
+            left_out=len(wanted) - len(kept),
+            vanished=len(kept) - len(found),
+        )
+
+    def fresh(self, max_threads: int) -> ThreadSweep | None:
+        """Threads of the watched cgroups that no look has found before; None when there are none."""
+        new = [(tid, key) for path, key in self._watched for tid in self._tids(path) if tid not in self._lives]
+        new = new[: max(0, max_threads - len(self._lives))]
+        if not new:
+            return None
+        at = self._clock()
+        for _, key in new:
+            if key not in self._cpusets:
+                self._cpusets[key] = self._cpuset(key.group) or frozenset(self._busy())
+        found = [reading for tid, key in new if (reading := self._read(tid, key)) is not None]
+        return ThreadSweep(
+            at=at,
+            threads=tuple(found),
+            cpusets=dict(self._cpusets),
+            vanished=len(new) - len(found),
+            fresh=True,
+        )
+
+    def _places(self, pod: PodGroup) -> Iterator[tuple[GroupKey, str]]:
+        yield GroupKey(pod.group, pod.inode), self._lister.absolute(pod.group)
+        for container in pod.containers:
+            yield GroupKey(container.group, container.inode), self._lister.absolute(container.group)
+
+    def _tids(self, directory: str) -> list[int]:
+        assert self._lister.version is not None
+        return tids_in(directory, self._lister.version)
+
+    def _forget(self, present: set[int]) -> None:
+        for tid in self._lives.keys() - present:
+            del self._lives[tid]
+            self._ran.pop(tid, None)
+
+    def _read(self, tid: int, group: GroupKey) -> ThreadReading | None:
+        """One thread; None when it ended."""
+        try:
+            fields = read_text(f"{self._root}/{tid}/schedstat").split()
+            run_ns, delay_ns = int(fields[0]), int(fields[1])
+            mask = self._affinity.read(tid)
+            life, waiting = self._live(tid, run_ns)
+        except (KernelError, ValueError, IndexError):
+            return None
+        self._ran[tid] = run_ns
+        return ThreadReading(
+            key=life.key,
+            group=group,
+            process=life.process,
+            parent=life.parent,
+            mask=mask,
+            run_ns=run_ns,
+            delay_ns=delay_ns,
+            waiting=waiting,
+        )
+
+    def _live(self, tid: int, run_ns: int) -> tuple[_Life, bool]:
+        """What never changes of a thread, and whether it waits; looked at anew where it did not simply run on."""
+        life, ran = self._lives.get(tid), self._ran.get(tid, 0)
+        if life is not None and run_ns > ran:
+            return life, False
+        stat = stat_of(self._root, tid)
+        if life is None or life.key.start != stat.start:
+            life = self._lives[tid] = _Life(ThreadKey(tid, stat.start), self._process(tid), stat.parent)
+            return life, False
+        return life, stat.runnable and run_ns == ran
+
+    def _process(self, tid: int) -> int:
+        path = f"{self._root}/{tid}/status"
+        for line in read_text(path).splitlines():
+            if line.startswith("Tgid:"):
+                return int(line[5:])
+        raise Refused(path, None, "names no process")
+
+    def _cpuset(self, group: str) -> Mask | None:
+        """What the cpuset of a cgroup allows, or of the nearest one above it that has any; None if none has."""
+        mount = self._hierarchy.controllers.get("cpuset")
+        while mount is not None:
+            try:
+                return parse_cpus(read_text(os.path.join(mount.path, group, _CPUSET_FILE[mount.version]))) or None
+            except (KernelError, ValueError):
+                if not group:
+                    return None
+                group = os.path.dirname(group)
+        return None
+
+    def _busy(self) -> dict[int, float]:
+        """Seconds since boot that each CPU was busy; empty when that cannot be read."""
+        busy: dict[int, float] = {}
+        try:
+            lines = read_text(os.path.join(self._root, "stat")).splitlines()
+        except KernelError:
+            return busy
+        for line in lines[1:]:
+            name, *_ = fields = line.split()
+            if not name.startswith("cpu"):
+                break
+            values = [int(field) for column, field in enumerate(fields[1:8], 1) if column not in _IDLE_COLUMNS]
+            busy[int(name[3:])] = sum(values) / self._tick
+        return busy

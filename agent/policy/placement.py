@@ -1,0 +1,144 @@
+"""Which CPU each busy BE thread shall have. Pure; knows nothing of masks, time or kernels.
+
+    share(cpu) = (1 - others(cpu)) / (threads there)        what one BE thread gets beside LS and SYSTEM
+
+1. A thread without a CPU gets the allowed one with the fewest busy BE threads, then the least use by others.
+2. While two CPUs differ by `imbalance` or more, a thread moves from the fuller to the emptier.
+3. A thread that starves (the caller has watched it) moves where it would get more than twice what it has, and a
+   real part of a CPU.
+
+By 1 and 2, a CPU where a thread would get less than half of what it gets elsewhere is left out, so that 2 never
+takes back what 3 did. With even use by others and full masks the numbers of threads differ by at most one, and a
+second look at what came out moves nothing. At most `moves` threads that had a CPU are moved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.threads import Mask, ThreadKey
+
+_LEAST_FREE: Final = 0.01
+_HALF: Final = 0.5
+_TWICE: Final = 2.0
+_WORTH: Final = 0.05
+"""Of a CPU: a starving thread does not move for less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A thread to be placed. `cpu` is where it is pinned now, `ran` the share of a CPU that it got of late.
+
+    `busy` threads count on their CPU; the others keep theirs. `allowed` has at least one CPU.
+    """
+
+    key: ThreadKey
+    allowed: Mask
+    cpu: int | None = None
+    busy: bool = True
+    starving: bool = False
+    ran: float = 0.0
+
+
+class _Board:
+    """Threads on CPUs while they are being placed."""
+
+    def __init__(self, candidates: Sequence[Candidate], fixed: Mapping[int, int], others: Mapping[int, float]) -> None:
+        self.free = {cpu: max(_LEAST_FREE, 1.0 - used) for cpu, used in others.items()}
+        self.counts = Counter(dict(fixed))
+        self.cpus: dict[ThreadKey, int] = {}
+        self.moved: set[ThreadKey] = set()
+        for one in candidates:
+            if one.cpu is not None and one.cpu in one.allowed:
+                self.put(one, one.cpu)
+
+    def put(self, one: Candidate, cpu: int) -> None:
+        """Place or move."""
+        before = self.cpus.get(one.key)
+        if one.busy:
+            if before is not None:
+                self.counts[before] -= 1
+            self.counts[cpu] += 1
+        self.cpus[one.key] = cpu
+
+    def move(self, one: Candidate, cpu: int) -> None:
+        """Move, and count it."""
+        self.put(one, cpu)
+        self.moved.add(one.key)
+
+    def share(self, cpu: int, more: int = 0) -> float:
+        """What a thread gets on `cpu`, with `more` threads than there are."""
+        return self.free.get(cpu, 1.0) / max(1, self.counts[cpu] + more)
+
+    def rank(self, cpu: int) -> tuple[int, float, int]:
+        """Sort key, best first."""
+        return self.counts[cpu], -self.free.get(cpu, 1.0), cpu
+
+    def best(self, allowed: Mask) -> int:
+        """Where one more thread fits best."""
+        most = max(self.share(cpu, 1) for cpu in allowed)
+        return min((cpu for cpu in allowed if self.share(cpu, 1) >= _HALF * most), key=self.rank)
+
+
+def place(
+    candidates: Sequence[Candidate],
+    fixed: Mapping[int, int],
+    others: Mapping[int, float],
+    *,
+    imbalance: int,
+    moves: int,
+) -> dict[ThreadKey, int]:
+    """A CPU for every candidate. `fixed` are busy BE threads a CPU that cannot be moved, `others` the use by LS and
+    SYSTEM as a share of each CPU (missing: none).
+    """
+    board = _Board(candidates, fixed, others)
+    for one in sorted(candidates, key=lambda one: (len(one.allowed), one.key)):
+        if one.key not in board.cpus:
+            board.put(one, board.best(one.allowed))
+    _feed(board, candidates, moves)
+    _level(board, candidates, imbalance, moves)
+    return board.cpus
+
+
+def _feed(board: _Board, candidates: Sequence[Candidate], moves: int) -> None:
+    """Move those that starve, the hungriest first."""
+    for one in sorted((one for one in candidates if one.starving and one.busy), key=lambda one: one.ran):
+        if len(board.moved) >= moves:
+            return
+        here = board.cpus[one.key]
+        there = max(one.allowed, key=lambda cpu: (board.share(cpu, 1), -cpu))
+        has, gets = max(one.ran, board.share(here)), board.share(there, 1)
+        if there != here and gets > _TWICE * has and gets - has > _WORTH:
+            board.move(one, there)
+
+
+def _level(board: _Board, candidates: Sequence[Candidate], imbalance: int, moves: int) -> None:
+    """Move from full to empty until nothing is `imbalance` apart."""
+    by_cpu: dict[int, list[Candidate]] = {}
+    for one in sorted(candidates, key=lambda one: one.ran, reverse=True):
+        if one.busy:
+            by_cpu.setdefault(board.cpus[one.key], []).append(one)
+    while len(board.moved) < moves:
+        step = _next_step(board, by_cpu, imbalance)
+        if step is None:
+            return
+        one, here, there = step
+        by_cpu[here].remove(one)
+        by_cpu.setdefault(there, []).insert(0, one)
+        board.move(one, there)
+
+
+def _next_step(
+    board: _Board, by_cpu: Mapping[int, Sequence[Candidate]], imbalance: int
+) -> tuple[Candidate, int, int] | None:
+    """The most useful move: from the fullest CPU that can give, the thread that ran least."""
+    for here in sorted((cpu for cpu, there in by_cpu.items() if there), key=board.rank, reverse=True):
+        for one in reversed(by_cpu[here]):
+            fit = [cpu for cpu in one.allowed if board.counts[here] - board.counts[cpu] >= imbalance]
+            fit = [cpu for cpu in fit if board.share(cpu, 1) >= _HALF * board.share(here)]
+            if fit:
+                return one, here, min(fit, key=board.rank)
+    return None
