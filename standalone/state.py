@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 
 import slacktide
+from slacktide.disk import try_lock, write_atomically
 from slacktide.errors import StateError
 from standalone.process import ProcessId, alive, identify
 
@@ -141,18 +142,16 @@ class Lock:
     def __enter__(self) -> Lock:
         """Take it. Raises StateError that names the holder."""
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = try_lock(self._path)
         except OSError as error:
             raise _unusable(self._path, error) from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 64, 0).decode("ascii", "replace").split()
-            os.close(descriptor)
+        if descriptor is None:
+            with open(self._path, encoding="ascii", errors="replace") as file:
+                holder = file.read(64).split()
             raise StateError(
                 f"{os.path.dirname(self._path)} is in use by `slacktide up`, pid {holder[0] if holder else 'unknown'}: "
                 "stop it with `slacktide down`, or choose another directory with --state"
-            ) from None
+            )
         me = identify(os.getpid())
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} {me.start_time if me else 0}\n".encode(), 0)
@@ -254,19 +253,6 @@ def check_space(root: str, minimum: int = MINIMUM_FREE_BYTES) -> None:
             os.unlink(probe)
     except OSError as error:
         raise _unusable(root, error) from None
-
-
-def write_atomically(path: str, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file so that a reader (and a power cut, when `durable`) sees old or new content. Raises OSError."""
-    temporary = f"{path}.new"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, data)
-        if durable:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.rename(temporary, path)
 
 
 def _read(root: str) -> StateFile | None:

@@ -19,11 +19,12 @@ from typing import Final, Literal
 
 import msgspec
 
+from slacktide.disk import write_atomically
 from standalone.components import Component
 from standalone.probe import Answer, ready
 from standalone.process import ProcessId, identify, stop
 from standalone.restart import RestartPolicy, after_exit
-from standalone.state import StateDir, write_atomically
+from standalone.state import StateDir
 
 STOP_GRACE_SECONDS: Final = 12.0
 """Daemons promise to end within 10 s of SIGTERM; then they are killed."""

@@ -14,6 +14,7 @@ import struct
 import yaml
 from aiohttp import web
 
+from slacktide.disk import write_atomically
 from slacktide.errors import SettingsError
 from standalone.api.errors import forbidden, unauthorized
 
@@ -98,11 +99,7 @@ def write_kubeconfig(path: str, address: str, token: str) -> None:
         "current-context": "slacktide",
         "users": [],
     }
-    partial = f"{path}.new"
     try:
-        descriptor = os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            yaml.safe_dump(config, file, sort_keys=False)
-        os.replace(partial, path)
+        write_atomically(path, yaml.safe_dump(config, sort_keys=False).encode(), durable=False)
     except OSError as problem:
         raise SettingsError([f"kubeconfig_file {path!r} cannot be written: {problem.strerror}"]) from problem

@@ -17,7 +17,6 @@ and hold across processes; each record that has one names the boot.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from slacktide.disk import try_lock
 from slacktide.errors import SlacktideError, StateError
 from standalone.runner.attempts import Attempt, ContainerId, Exit, Phase, PodUid, Stopping
 from standalone.runner.shim.files import write_json
@@ -135,7 +135,7 @@ class Store:
         self.wake_path = os.path.join(state_dir, "wake")
         try:
             os.makedirs(self._root, mode=0o700, exist_ok=True)
-            self._lock = _take_lock(os.path.join(state_dir, "runner.lock"))
+            self._lock = try_lock(os.path.join(state_dir, "runner.lock"))
             if not os.path.exists(self.wake_path):
                 os.mkfifo(self.wake_path, 0o600)
         except OSError as error:
@@ -184,7 +184,7 @@ class Store:
         directory = os.path.join(self._root, f".new-{config.id}")
         try:
             os.mkdir(directory, 0o700)
-            lock = _take_lock(os.path.join(directory, "lock"))
+            lock = try_lock(os.path.join(directory, "lock"))
             assert lock is not None, "nobody else knows this directory yet"
             try:
                 write_json(os.path.join(directory, "config.json"), msgspec.to_builtins(config))
@@ -262,7 +262,7 @@ class Store:
 
     def _locked(self, container_id: ContainerId) -> bool:
         try:
-            lock = _take_lock(self.path(container_id, "lock"), create=False)
+            lock = try_lock(self.path(container_id, "lock"), create=False)
         except FileNotFoundError:
             return False
         if lock is None:
@@ -297,18 +297,3 @@ def _phase(*, alive: bool, started: StartedRecord | None, ended: ExitRecord | No
     if not alive:
         return Phase.LOST
     return Phase.RUNNING if started is not None else Phase.STARTING
-
-
-def _take_lock(path: str, *, create: bool = True) -> int | None:
-    """Descriptor that holds the lock at `path`, None when somebody else has it. Raises OSError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-        raise
-    return descriptor

@@ -211,9 +211,14 @@ def test_refusals(client, ns):
         make(client, ns, "a")
     with pytest.raises(errors.Invalid, match=r"metadata\.name"):
         make(client, ns, "No_Name!")
-    quantity = [{"name": "m", "image": "i", "resources": {"requests": {"cpu": "1.5.2"}}}]
-    with pytest.raises((errors.BadRequest, errors.Invalid)):
-        make(client, ns, "b", containers=quantity)
+    for amount, refused in (
+        ("1.5.2", errors.BadRequest),
+        ("1e", errors.BadRequest),
+        ("-1", errors.Invalid),
+    ):
+        quantity = [{"name": "m", "image": "i", "resources": {"requests": {"cpu": amount}}}]
+        with pytest.raises(refused, match=r"requests\[cpu\]"):
+            make(client, ns, "b", containers=quantity)
     with pytest.raises(errors.NotFound):
         make(client, f"{ns}-absent", "a")
 

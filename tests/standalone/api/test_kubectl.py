@@ -111,9 +111,9 @@ def test_nodes(kubectl, api):
 
 
 def test_what_kubectl_says_to_bad_manifests(kubectl):
-    assert "quantities must match the regular expression" in kubectl(
-        "apply", "-f", "-", text=manifest(cpu="1.5.2"), ok=False
-    )
+    for amount in ("1.5.2", "1e"):
+        refused = kubectl("apply", "-f", "-", text=manifest(cpu=amount), ok=False)
+        assert "quantities must match the regular expression" in refused
     assert "metadata.name: Invalid value" in kubectl("apply", "-f", "-", text=manifest(name="Not_Good"), ok=False)
     assert "must be greater than or equal to 0" in kubectl("apply", "-f", "-", text=manifest(cpu='"-1"'), ok=False)
 
