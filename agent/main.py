@@ -6,7 +6,6 @@ the loop first, then restores, then the rest, so that nothing is written after i
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import time
@@ -36,6 +35,7 @@ from agent.report import Reporter, channel_to
 from agent.settings import AgentSettings
 from agent.spool import Spool
 from slacktide.cluster import PODS, ClusterMetrics, Informer, connect
+from slacktide.disk import try_lock
 from slacktide.errors import SettingsError, StateError
 from slacktide.kernel.hierarchy import Hierarchy, discover
 from slacktide.observe import Daemon, get_logger, run_daemon
@@ -71,18 +71,17 @@ def _body(daemon: Daemon[AgentSettings]) -> int:
 
 def _lock(directory: str) -> int:
     """The right to be the only agent on this state directory, held as long as the descriptor is open."""
+    path = os.path.join(directory, "lock")
     try:
-        descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = try_lock(path)
     except OSError as error:
         raise StateError(f"state_dir {directory} cannot be written: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-        os.close(descriptor)
+    if descriptor is None:
+        with open(path, encoding="ascii", errors="replace") as file:
+            owner = file.read(32).strip()
         raise StateError(
             f"another agent (pid {owner or 'unknown'}) uses {directory}; stop it or choose another --state-dir"
-        ) from error
+        )
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor

@@ -24,6 +24,7 @@ import msgspec
 
 from agent.capabilities import Knob
 from agent.threads import GroupKey, GroupMasks
+from slacktide.disk import write_atomically
 
 FORMAT: Final = 1
 FILE_NAME: Final = "journal.json"
@@ -172,27 +173,7 @@ class Journal:
         items, masks = list(entries.values()), list(self._masks.values())
         total = _checksum(self._boot_id, items, masks)
         body = _Body(format=FORMAT, boot_id=self._boot_id, entries=items, masks=masks, sum=total)
-        temporary = f"{self._path}.tmp"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            data = msgspec.json.encode(body)
-            while data:
-                data = data[os.write(descriptor, data) :]
-            if sync:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, self._path)
-        if sync:
-            _sync_directory(os.path.dirname(self._path))
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        write_atomically(self._path, msgspec.json.encode(body), durable=sync)
 
 
 def _checksum(boot_id: str, entries: list[Entry], masks: list[GroupMasks]) -> str:
