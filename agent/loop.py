@@ -21,7 +21,7 @@ from agent.pods import PodBook
 from agent.policy.base import Context, Desired, Plan, Policy, arbitrate
 from agent.settings import AgentSettings
 from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
-from agent.threads import ThreadSweep
+from agent.threads import MaskPlan, ThreadKey, ThreadSweep
 from agent.window import Sample, Window
 from slacktide.errors import KernelError
 from slacktide.observe import get_logger
@@ -37,7 +37,7 @@ _COUNTERS: Final = (
 
 
 P = TypeVar("P")
-_CarryOut = Callable[[P, Mapping[str, PodGroup], Mapping[str, PodIdentity]], Outcome]
+_Act = Callable[[P, Mapping[str, PodGroup], Mapping[str, PodIdentity]], Outcome]
 
 
 class Host(Protocol):
@@ -115,6 +115,7 @@ class Loop:
         self._snapshot: NodeSnapshot | None = None
         self._reading: Reading | None = None
         self._identities: Mapping[str, PodIdentity] = {}
+        self._refused: frozenset[ThreadKey] = frozenset()
         self._gist: object = None
         self._held = "no turn yet"
         self._stop = threading.Event()
@@ -176,10 +177,10 @@ class Loop:
         self._decide(urgent, urgent_only=True)
         plan = self._plan()
         if fresh is not None:
-            self._log_problems(self._put(self._executor.place, plan.masks))
+            self._place(plan)
         if plan.be_limit_millis is not None and (before is None or plan.be_limit_millis < before):
             self.counters["cuts"] += 1
-            self._log_problems(self._put(self._executor.apply, plan))
+            self._apply(plan)
             _LOG.info("cut", be_limit_millis=plan.be_limit_millis, reason=plan.be_limit_reason)
 
     def turn(self) -> None:
@@ -203,8 +204,8 @@ class Loop:
         if not held:
             self._decide(snapshot)
             plan = self._plan()
-            self._log_problems(self._put(self._executor.apply, plan))
-            self._log_problems(self._put(self._executor.place, plan.masks))
+            self._apply(plan)
+            self._place(plan)
         self._finish(begin, snapshot, plan, held)
         if self._pods.synced:
             self._collect(snapshot, plan)
@@ -240,7 +241,8 @@ class Loop:
         if self._threads is None or not self._pods.synced:
             return snapshot
         threads = self._threads.sweep(self._groups_of(snapshot, Tier.BE), self._settings().spread.max_threads)
-        return replace(snapshot, threads=threads)
+        refused, self._refused = self._refused, frozenset()
+        return replace(snapshot, threads=replace(threads, refused=refused))
 
     def _groups_of(self, snapshot: NodeSnapshot, tier: Tier) -> list[PodGroup]:
         tiers = {pod.group: pod.tier for pod in snapshot.pods}
@@ -267,19 +269,31 @@ class Loop:
             (policy.name, self._desired[policy.name]) for policy in self._policies if policy.name in self._desired
         )
 
-    def _put(self, carry_out: _CarryOut[P], plan: P | None) -> Outcome:
-        """Carry out a plan on the pods that API and kernel agree on."""
-        if plan is None or self._settings().observe_only or self._context.capabilities.observe_only:
-            return Outcome()
+    def _apply(self, plan: Plan) -> None:
+        """Carry out what the plan wants of cgroups."""
+        if not self._settings().observe_only and not self._context.capabilities.observe_only:
+            self._log_problems(self._carry_out(self._executor.apply, plan))
+
+    def _place(self, plan: Plan) -> None:
+        """Carry out what the plan wants of threads; a plan that is refused as a whole is so for each of them."""
+        if plan.masks is None or self._settings().observe_only:
+            return
+        outcome = self._carry_out(self._executor.place, plan.masks)
+        self._refused |= outcome.refused
+        self._log_problems(outcome)
+
+    def _carry_out(self, act: _Act[P], plan: P) -> Outcome:
+        """Do it on the pods that API and kernel agree on."""
         assert self._snapshot is not None
         by_group = {group.group: group for group in self._host.last_groups}
         identities = {pod.group: pod.identity for pod in self._snapshot.pods}
         groups = {group: by_group[group] for group in identities if group in by_group}
         try:
-            return carry_out(plan, groups, identities)
+            return act(plan, groups, identities)
         except PlanError as error:
             self.counters["errors"] += 1
-            return Outcome(problems=(f"plan refused as a whole: {error}",))
+            refused = frozenset(wish.key for wish in plan.wishes) if isinstance(plan, MaskPlan) else frozenset()
+            return Outcome(problems=(f"plan refused as a whole: {error}",), refused=refused)
 
     def _log_problems(self, outcome: Outcome) -> None:
         for problem in outcome.problems:

@@ -53,7 +53,7 @@ class ThreadSweep:
 
     `cpusets` has what the cpuset of each listed cgroup allows, `busy_seconds` the time each CPU was busy since boot
     (empty when fresh or unreadable). `left_out` counts threads beyond the bound, `vanished` those that ended while
-    they were read.
+    they were read. `refused` are those for which the kernel refused what was asked since the sweep before.
     """
 
     at: float
@@ -63,6 +63,7 @@ class ThreadSweep:
     left_out: int = 0
     vanished: int = 0
     fresh: bool = False
+    refused: frozenset[ThreadKey] = frozenset()
 
 
 class OwnMask(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from agent.host.affinity import Affinity
 from agent.host.cgroup import CgroupLister, ContainerGroup, PodGroup
 from agent.policy.base import Plan, Request
 from agent.snapshot import PodIdentity
-from agent.threads import MaskPlan
+from agent.threads import MaskPlan, ThreadKey
 from slacktide.errors import Gone, KernelError
 from slacktide.kernel.files import write_value
 from slacktide.kernel.hierarchy import Version
@@ -45,10 +45,11 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a round did. `problems` are sentences for the log."""
+    """What a round did. `problems` are sentences for the log, `refused` threads whose mask the kernel refused."""
 
     writes: int = 0
     problems: tuple[str, ...] = ()
+    refused: frozenset[ThreadKey] = frozenset()
 
 
 class Executor:
@@ -122,7 +123,7 @@ class Executor:
         problems: list[str] = []
         writes = self._masks.release_beside(be, groups, problems) + self._masks.apply(plan, problems)
         self.counters["writes"] += writes
-        return Outcome(writes=writes, problems=tuple(problems))
+        return Outcome(writes=writes, problems=tuple(problems), refused=self._masks.take_refused())
 
     def restore_masks(self) -> Outcome:
         """Give all threads their masks back; part of `restore`, alone where spread was switched off."""

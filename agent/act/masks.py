@@ -33,6 +33,12 @@ class MaskWriter:
         self._affinity = affinity
         self._counters = counters
         self._applied: dict[ThreadKey, int] = {}
+        self._refused: set[ThreadKey] = set()
+
+    def take_refused(self) -> frozenset[ThreadKey]:
+        """Threads for which the kernel refused a write since this was last asked."""
+        refused, self._refused = frozenset(self._refused), set()
+        return refused
 
     def apply(self, plan: MaskPlan, problems: list[str]) -> int:
         """Journal, then write what differs. Returns the number of writes; `problems` gets sentences."""
@@ -109,6 +115,7 @@ class MaskWriter:
             return False
         except KernelError as error:
             self._counters["spread_refused"] += 1
+            self._refused.add(key)
             problems.append(f"{error}; asked for CPUs {'all' if mask is None else sorted(mask)}")
             return False
         if mask is not None and not held <= mask:

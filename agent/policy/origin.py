@@ -25,10 +25,7 @@ NOWHERE: Final[Mask] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A thread. `cpu` is where we pinned it; `held` what the kernel held when we last looked.
-
-    `pending` is set from the moment something was asked for until a reading shows whether it was done.
-    """
+    """A thread. `cpu` is where we pinned it; `held` what the kernel held when we last looked."""
 
     group: GroupKey
     process: int
@@ -36,7 +33,6 @@ class Known:
     original: Mask | None
     held: Mask
     cpu: int | None = None
-    pending: bool = False
     changes: int = 0
     refusals: int = 0
 
@@ -81,21 +77,23 @@ def choice(mask: Mask, cpuset: Mask) -> Mask | None:
     return None if mask == cpuset else mask
 
 
-def seen_again(old: Known, mask: Mask, origin: Origin, *, cpuset_changed: bool) -> Known:
-    """A known thread with the mask that it has now; `changes` grows where someone undid what was ours."""
+def seen_again(old: Known, mask: Mask, origin: Origin, *, cpuset_changed: bool, refused: bool) -> Known:
+    """A known thread with the mask that it has now; `changes` grows where someone undid what was ours.
+
+    `refused`: what we last asked for was not done.
+    """
+    if refused:
+        still = old.cpu is None and len(mask) == 1
+        return replace(old, cpu=next(iter(mask)) if still else None, held=mask, refusals=old.refusals + 1)
     expected = allowed(old.original, origin.cpuset) if old.cpu is None else frozenset((old.cpu,))
-    if mask == expected:
-        calm = old.held == mask and not old.pending
-        return old if calm else replace(old, held=mask, pending=False, refusals=0)
-    if old.pending and mask == old.held:
-        cpu = next(iter(mask)) if old.cpu is None and len(mask) == 1 and mask != old.original else None
-        return replace(old, cpu=cpu, pending=False, refusals=old.refusals + 1)
-    if not old.pending and mask == old.held:
+    if mask == old.held and (old.cpu is None or mask == expected):
         return old
+    if mask == expected:
+        return replace(old, held=mask)
     if cpuset_changed and mask == origin.cpuset:
-        return replace(old, cpu=None, held=mask, pending=False)
+        return replace(old, cpu=None, held=mask)
     changes = old.changes + (old.cpu is not None)
-    return replace(old, cpu=None, held=mask, pending=False, original=choice(mask, origin.cpuset), changes=changes)
+    return replace(old, cpu=None, held=mask, original=choice(mask, origin.cpuset), changes=changes)
 
 
 def first_seen(reading: ThreadReading, origin: Origin, family: Family) -> Known:

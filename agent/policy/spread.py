@@ -152,7 +152,13 @@ def _learn(state: SpreadState, sweep: ThreadSweep) -> tuple[SpreadState, Counter
             known[reading.key] = first_seen(reading, origin, state.family)
             counted["spread_new"] += 1
             continue
-        known[reading.key] = seen_again(old, reading.mask, origin, cpuset_changed=reading.group in changed)
+        known[reading.key] = seen_again(
+            old,
+            reading.mask,
+            origin,
+            cpuset_changed=reading.group in changed,
+            refused=reading.key in sweep.refused,
+        )
         counted["spread_foreign"] += known[reading.key].changes - old.changes
     seen = {reading.group for reading in sweep.threads}
     origins = {
@@ -219,7 +225,9 @@ def _place(state: SpreadState, settings: SpreadSettings, sweep: ThreadSweep) -> 
             candidates.append(_candidate(key, one, load, mask, settings, busy=busy))
     moves = 0 if sweep.fresh else settings.moves_per_turn
     cpus = place(candidates, fixed, state.others, imbalance=settings.imbalance, moves=moves)
-    known = {key: _asked(one, cpus.get(key)) for key, one in state.known.items()}
+    known = {
+        key: one if cpus.get(key) == one.cpu else replace(one, cpu=cpus.get(key)) for key, one in state.known.items()
+    }
     moved = [
         key
         for key, one in known.items()
@@ -246,13 +254,6 @@ def _candidate(
         starving=starved >= settings.starve_turns,
         ran=(load.ran or 0.0) if load else 0.0,
     )
-
-
-def _asked(one: Known, cpu: int | None) -> Known:
-    """The thread after the decision; pending where the kernel must be told."""
-    if cpu == one.cpu:
-        return one
-    return replace(one, cpu=cpu, pending=True)
 
 
 def _touched(origins: Mapping[GroupKey, Origin], pinned: list[Known]) -> dict[GroupKey, Origin]:
