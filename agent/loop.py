@@ -171,14 +171,15 @@ class Loop:
         self._reading = self._beat.take()
         if self._snapshot is None or self._held:
             return
-        before = self._plan().be_limit_millis
+        before = self._limit()
         fresh = self._threads.fresh(self._settings().spread.max_threads) if self._threads else None
-        urgent = self._with_reading(replace(self._snapshot, urgent=True, at=self._reading.at, threads=fresh))
+        urgent = self._with_reading(self._snapshot, urgent=True, at=self._reading.at, threads=fresh)
         self._decide(urgent, urgent_only=True)
-        plan = self._plan()
         if fresh is not None:
-            self._place(plan)
-        if plan.be_limit_millis is not None and (before is None or plan.be_limit_millis < before):
+            self._place(self._plan())
+        after = self._limit()
+        if after is not None and (before is None or after < before):
+            plan = self._plan()
             self.counters["cuts"] += 1
             self._apply(plan)
             _LOG.info("cut", be_limit_millis=plan.be_limit_millis, reason=plan.be_limit_reason)
@@ -223,17 +224,18 @@ class Loop:
         capacity = self._snapshot.capacity if self._snapshot else Usage()
         return NodeSnapshot(at=at, window_seconds=None, capacity=capacity)
 
-    def _with_reading(self, snapshot: NodeSnapshot) -> NodeSnapshot:
-        """The snapshot with the newest beat; a beat that could not read memory leaves the turn's figure."""
+    def _with_reading(self, snapshot: NodeSnapshot, **more: Any) -> NodeSnapshot:
+        """The snapshot with the newest beat and `more`; a beat that could not read memory leaves the turn's figure."""
         reading = self._reading
         if reading is None:
-            return snapshot
+            return replace(snapshot, **more)
         memory = reading.memory_available_bytes
         return replace(
             snapshot,
             pressure=reading.pressure,
             node_busy_ratio=snapshot.node_busy_ratio if reading.node_busy_ratio is None else reading.node_busy_ratio,
             memory_available_bytes=snapshot.memory_available_bytes if memory is None else memory,
+            **more,
         )
 
     def _with_threads(self, snapshot: NodeSnapshot) -> NodeSnapshot:
@@ -268,6 +270,11 @@ class Loop:
         return arbitrate(
             (policy.name, self._desired[policy.name]) for policy in self._policies if policy.name in self._desired
         )
+
+    def _limit(self) -> int | None:
+        """The strictest limit on BE that any policy wants now."""
+        limits = [desired.be_limit_millis for desired in self._desired.values() if desired.be_limit_millis is not None]
+        return min(limits, default=None)
 
     def _apply(self, plan: Plan) -> None:
         """Carry out what the plan wants of cgroups."""

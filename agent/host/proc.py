@@ -7,6 +7,7 @@ a module attribute, which is set for the length of one call, under a lock.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ import psutil
 from agent.counters import NodeCounters
 from slacktide.kernel.files import read_text
 
+_AVAILABLE: Final = re.compile(r"^MemAvailable:\s*([0-9]+)", re.MULTILINE)
+_TICK: Final = os.sysconf("SC_CLK_TCK")
 _lock: Final = threading.Lock()
 
 
@@ -84,10 +87,11 @@ class Proc:
         if len(fields) < 8 or fields[0] != "cpu" or not all(field.isdigit() for field in fields[1:8]):
             return None
         user, nice, system, _idle, _iowait, irq, softirq = (int(field) for field in fields[1:8])
-        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+        return (user + nice + system + irq + softirq) / _TICK
 
     def _available(self) -> int | None:
-        return self._meminfo().get("MemAvailable") or None
+        found = _AVAILABLE.search(read_text(os.path.join(self.root, "meminfo")))
+        return int(found[1]) * 1024 or None if found else None
 
     def _meminfo(self) -> dict[str, int]:
         """Sizes in bytes by name; a line of another form is left out."""

@@ -36,6 +36,7 @@ from slacktide.tier import Tier
 from tests.agent.api_twin import ApiTwin, pod_json
 from tests.agent.trees import CID, UID_BE, UID_LS
 from tests.agent.twins import FakePods, pod
+from tests.patience import PATIENCE
 
 HIERARCHY = discover()
 CPU = HIERARCHY.controllers.get("cpu")
@@ -49,13 +50,13 @@ pytestmark = [
 
 LS = f"kubepods/burstable/pod{UID_LS}"
 BE = f"kubepods/besteffort/pod{UID_BE}"
-DEADLINE = 15.0
+DEADLINE = 15.0 * PATIENCE
 TIGHT = SuppressSettings(engage_percent=1.0, target_percent=1.0, hold_percent=0.0)
 """Any use at all engages the cap, and it is the floor: 100 millicores."""
 
 
-def wait_for(condition, what="it"):
-    end = time.monotonic() + DEADLINE
+def wait_for(condition, what="it", seconds=DEADLINE):
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"{what} did not happen in time"
         time.sleep(0.01)
@@ -91,10 +92,10 @@ class Groups:
         for mount in self.mounts:
             directory = Path(mount)
             for part in (self.root, *group.split("/")):
+                if not self.v1:
+                    (directory / "cgroup.subtree_control").write_text("+cpu +memory")
                 directory /= part
                 directory.mkdir(exist_ok=True)
-                if not self.v1 and part != group.split("/")[-1]:
-                    (directory / "cgroup.subtree_control").write_text("+cpu +memory")
 
     def path(self, group, name, mount=None):
         return Path(mount or CPU.path, self.root, group, name)
@@ -125,7 +126,7 @@ class Groups:
     def close(self):
         for process in self.processes:
             process.kill()
-            process.wait(10)
+            process.wait(10 * PATIENCE)
         for mount in self.mounts:
             top = Path(mount, self.root)
             for directory in (*sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True), top):
@@ -198,7 +199,7 @@ class Rig:
         return self
 
     def __exit__(self, *_args):
-        stopped = self.loop.stop(5)
+        stopped = self.loop.stop(5 * PATIENCE)
         self.delays.close()
         assert stopped
         assert self.loop.counters["errors"] == 0
@@ -244,7 +245,7 @@ def test_a_quota_is_set_put_back_within_a_turn_and_lifted(groups, tmp_path):
 
 def test_an_ls_that_waits_for_cpu_is_seen_by_the_beat_and_be_is_cut(groups, tmp_path):
     groups.write("kubepods/besteffort", groups.weight, "100000" if groups.v1 else "10000")
-    for group in (LS, LS, BE, BE, BE, BE):
+    for group in (LS, LS, *[f"{BE}/{CID}"] * 4):
         groups.spawn(group, BUSY)
     by_pressure_alone = SuppressSettings(engage_percent=100.0, target_percent=100.0)
     with Rig(groups, tmp_path, by_pressure_alone, policies=("suppress",)) as rig:
@@ -300,7 +301,7 @@ def test_pods_that_come_and_go_while_they_are_read(groups, tmp_path):
         sweeps = [reader.sweep() for _ in range(300)]
     finally:
         done.set()
-        thread.join(10)
+        thread.join(10 * PATIENCE)
     assert all({found.uid for found in sweep.groups} >= {UID_LS, UID_BE} for sweep in sweeps)
     assert all(len(sweep.groups) == len(sweep.readings) for sweep in sweeps)
 
@@ -321,7 +322,7 @@ class Process:
 
     def end(self, number):
         self.process.send_signal(number)
-        _, log = self.process.communicate(timeout=20)
+        _, log = self.process.communicate(timeout=20 * PATIENCE)
         return self.process.returncode, log
 
 
@@ -366,13 +367,13 @@ def test_without_api_and_predictor_the_agent_waits_keeps_limits_and_stops_in_tim
     try:
         wait_for(lambda: (state / "spool.sqlite").exists(), "the start")
         second = Process(groups, state, tmp_path / "nobody.sock")
-        _, log = second.process.communicate(timeout=20)
+        _, log = second.process.communicate(timeout=20 * PATIENCE)
         assert second.process.returncode == 1
         assert f"pid {agent.process.pid}" in log
         begin = time.monotonic()
         code, _ = agent.end(signal.SIGTERM)
         assert code == 0
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 10 * PATIENCE
     finally:
         if agent.process.poll() is None:
             agent.end(signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 
@@ -11,7 +12,11 @@ from agent.settings import AgentSettings
 from agent.threads import parse_cpus
 from tests.agent.api_twin import ApiTwin, pod_json
 from tests.agent.trees import CID, UID_BE, UID_LS
-from tests.kernel.test_agent_cgroups import BE, BUSY, LS, Process, Rig, groups, pytestmark, wait_for  # noqa: F401 - fixture and marks
+from tests.kernel import test_agent_cgroups
+from tests.kernel.test_agent_cgroups import BE, BUSY, LS, Process, Rig, groups, pytestmark  # noqa: F401 - fixture and marks
+
+wait_for = functools.partial(test_agent_cgroups.wait_for, seconds=40.0)
+"""Nine busy processes and whatever else this machine does share few CPUs."""
 
 CPUS = sorted(os.sched_getaffinity(0))
 
