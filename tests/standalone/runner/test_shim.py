@@ -123,7 +123,8 @@ def test_the_payload_starts_clean(made):
     script += "grep -E 'SigIgn|SigBlk' /proc/self/status; ls /proc/self/fd | wc -l; umask; ps -o sid= -p $$; echo $$"
     made.start(script).ended()
     score, blocked, ignored, descriptors, mask, session, pid = [text.strip() for text in made.texts()]
-    # The C library keeps two signals for itself; some parents (GNU make) pass them on ignored, and nobody can reset them.
+    # The C library keeps two signals for itself; some parents (GNU make) pass them on ignored, and nobody can reset
+    # them.
     ours = sum(1 << (number - 1) for number in signal.valid_signals())
     assert int(blocked.split()[-1], 16) == 0
     assert int(ignored.split()[-1], 16) & ours == 0
