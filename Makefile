@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.slacktide-installed
 
-.PHONY: help setup demo test lint check pytest proto proto-baseline lock bench clean
+.PHONY: help setup demo test lint check pytest guest-tools proto proto-baseline lock bench clean
 
 help:
 	@echo "make demo    set up, then show Slacktide at work on this machine (two minutes)"
 	@echo "make test    set up, then lint and run all tests"
 	@echo "make setup   make $(VENV) only"
 	@echo "make lint    ruff, mypy, import rules, protocol lint"
+	@echo "make guest-tools  fetch QEMU and a kernel for the tests on a real cgroup v2"
 	@echo "make proto   generate slacktide/v1 from proto/"
 	@echo "make bench   colocation benchmark, JSON"
 
@@ -33,6 +34,10 @@ check: test
 
 pytest: setup
 	$(BIN)/python -m pytest -q
+
+# Tests on a cgroup v2 of its own, in an emulated guest; without these tools they are skipped.
+guest-tools:
+	tests/kernel/guest-tools
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -17,6 +18,7 @@ from standalone.runner.groups import Groups
 from standalone.runner.limits import Limits
 from standalone.runner.shim.groups import Target, kill_all, members
 from standalone.runner.shim.proc import descendants
+from tests.patience import PATIENCE
 from tests.standalone.runner.twin import Bench, FakeApi, alive, payload_pid, pod_dict, running_pod, wait_for
 
 pytestmark = pytest.mark.kernel
@@ -40,7 +42,7 @@ def groups():
             for directory, _, _ in os.walk(top):
                 if os.path.exists(f"{directory}/freezer.state"):
                     write_value(f"{directory}/freezer.state", "THAWED")
-            kill_all(Target([top]), 10.0)
+            kill_all(Target([top]), 10.0 * PATIENCE)
             for directory, _, _ in os.walk(top, topdown=False):
                 wait_for(lambda directory=directory: removed(directory))
             assert not os.path.exists(top)
@@ -364,6 +366,7 @@ def test_a_probe_runs_inside_the_container(bench, groups):
     pod["spec"]["containers"][0]["readinessProbe"] = {
         "exec": {"command": ["grep", "-q", f"/{groups.root}/kubepods/", "/proc/self/cgroup"]},
         "periodSeconds": 1,
+        "timeoutSeconds": math.ceil(PATIENCE),
     }
     bench.api.add(pod)
     bench.until(lambda: bench.phase() == "Running" and bench.status()["containerStatuses"][0]["ready"])

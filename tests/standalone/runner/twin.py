@@ -28,6 +28,7 @@ from standalone.runner.records import Store
 from standalone.runner.shim.proc import boot_id
 from standalone.runner.turn import Turns
 from standalone.runner.wake import Wake
+from tests.patience import PATIENCE
 
 NODE = "n1"
 _ORPHANS: list[int] = []
@@ -211,7 +212,7 @@ class Bench:
 
     def until(self, condition: Callable[[], Any], seconds: float = 12.0) -> Any:
         """Turn until the condition holds; fails with the state of all pods."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * PATIENCE
         while True:
             due = self.turns.turn()
             found = condition()
@@ -264,7 +265,7 @@ class Bench:
         try:
             self.until(lambda: not self.attempts() and not self.containers.listed(), 30.0)
             for process in self.containers._shims.values():
-                process.wait(5.0)
+                process.wait(5.0 * PATIENCE)
         finally:
             self.crash()
         for pid in _ORPHANS:
@@ -297,7 +298,7 @@ def alive(pid: int) -> bool:
 
 def wait_for(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
     """Poll a condition with a deadline."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * PATIENCE
     while not (found := condition()):
         assert time.monotonic() < end, "condition not reached in time"
         time.sleep(0.005)
