@@ -27,7 +27,8 @@ MAX_RATE = 1500.0
 """Requests a second that one client process sends without being the bottleneck."""
 
 _TICK = os.sysconf("SC_CLK_TCK")
-_SETTLE_SECONDS = 0.5
+SETTLE_SECONDS = 3.0
+"""Run before anything is counted: new processes page in, and the agent has seen and placed them by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,7 @@ def measure(plan: Plan, directory: str, with_be: bool, progress: Progress | None
         driver.wait_ready(30.0)
         ls_pids = _pids(os.path.join(directory, "workers.pid"))
         be_pids = _pids(os.path.join(directory, "burn.pid")) if with_be else []
-        # New processes start with an advantage and page in; what is measured is the state after that.
-        driver.run(plan.rate, _SETTLE_SECONDS)
+        driver.run(plan.rate, SETTLE_SECONDS)
         ls_before, be_before, start = cpu_seconds(ls_pids), cpu_seconds(be_pids), time.monotonic()
         report = (lambda values: progress(time.monotonic() - start, values)) if progress else None
         latencies = driver.run(plan.rate, plan.seconds, report)
