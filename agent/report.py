@@ -128,10 +128,16 @@ class Reporter:
             self._wake.notify_all()
 
     def _spool_loop(self) -> None:
+        lost = 0
         while (sample := self._queue.get()) is not None:
             try:
-                if self._spool.append(self._boot_id, encode_sample(sample)) is None:
-                    _LOG.warning("sample lost", reason=self._spool.problem)
+                kept = self._spool.append(self._boot_id, encode_sample(sample)) is not None
+                # Told when it begins and when it ends: a line a sample would fill what is left of the disk.
+                if not kept and not lost:
+                    _LOG.warning("samples are lost", reason=self._spool.problem)
+                elif kept and lost:
+                    _LOG.warning("samples are kept again", lost=lost)
+                lost = 0 if kept else lost + 1
             except Exception:  # noqa: BLE001 - one bad sample must not end the reporting; logged and counted
                 self.counters["failures"] += 1
                 _LOG.exception("a sample could not be spooled")
