@@ -16,7 +16,7 @@ import pytest
 from tests.kernel import guest
 from tests.patience import VARIABLE
 
-SECONDS = 600
+SECONDS = 720
 """How long the guest may take, from its start on: it is emulated, about ten times slower than this machine."""
 
 pytestmark = [
