@@ -32,7 +32,12 @@ class Health:
         return self._failing(self._live)
 
     def not_ready(self) -> dict[str, str]:
-        """Failing ready checks: name -> what is wrong. Empty is ready."""
+        """Failing ready checks: name -> what is wrong. Empty is ready.
+
+        A daemon answers before its parts exist; as long as none of them has added a check it is not ready.
+        """
+        if not self._ready:
+            return {"start": "still starting"}
         return self._failing(self._ready)
 
     def _failing(self, checks: dict[str, Check]) -> dict[str, str]:

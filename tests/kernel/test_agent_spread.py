@@ -24,7 +24,7 @@ pytestmark = [*pytestmark, pytest.mark.skipif(len(CPUS) < 2, reason="needs two C
 
 ALL = frozenset(CPUS)
 FORKER = (
-    "import os, time\n"
+    "import os\n"
     "parent = os.getpid()\n"
     "def fork(count):\n"
     "    for _ in range(count):\n"
@@ -32,8 +32,7 @@ FORKER = (
     "            while os.getppid() == parent: pass\n"
     "            os._exit(0)\n"
     "fork({first})\n"
-    "end = time.monotonic() + {alone}\n"
-    "while time.monotonic() < end: pass\n"
+    "while not os.path.exists({until!r}): pass\n"
     "fork({then})\n"
     "os.wait()\n"
 )
@@ -89,12 +88,13 @@ def test_busy_processes_are_spread_evenly_and_get_their_masks_back(forks, tmp_pa
 
 
 def test_children_of_a_pinned_process_are_spread_between_turns(forks, tmp_path):
-    forks.spawn(f"{BE}/{CID}", FORKER.format(first=0, alone=1.0, then=8))
+    forks.spawn(f"{BE}/{CID}", FORKER.format(first=0, until=str(tmp_path / "go"), then=8))
     settings = AgentSettings(turn_seconds=60.0, policies=SPREAD)
     with Rig(forks, tmp_path, policies=SPREAD) as rig:
         wait_for(lambda: counts(tids(forks)) is not None, "the parent pinned")
         wait_for(lambda: rig.loop.counters["turns"] > 2, "turns")
         rig.settings = settings
+        (tmp_path / "go").touch()
         wait_for(lambda: len(tids(forks)) == 9 and even(tids(forks)), "nine threads, spread")
     rig.executor.restore()
     assert {mask(tid) for tid in tids(forks)} == {ALL}
@@ -117,7 +117,7 @@ def test_a_mask_of_the_workload_is_kept(forks, tmp_path):
 
 
 def test_a_killed_agent_leaves_masks_the_next_adopts_and_a_stop_restores(forks, tmp_path):
-    forks.spawn(f"{BE}/{CID}", FORKER.format(first=3, alone=0, then=0))
+    forks.spawn(f"{BE}/{CID}", FORKER.format(first=3, until="/", then=0))
     own = forks.spawn(f"{BE}/{CID}", BUSY).pid
     os.sched_setaffinity(own, CPUS[:1])
     ls = forks.spawn(LS, BUSY).pid

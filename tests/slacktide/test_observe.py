@@ -165,7 +165,8 @@ def test_context_variables_are_bound(logs):
 
 def test_health_names_what_is_wrong():
     health = Health()
-    assert health.not_live() == health.not_ready() == {}
+    assert health.not_live() == {}
+    assert health.not_ready() == {"start": "still starting"}, "a daemon answers before its parts exist"
     health.add_live("loop", lambda: None)
     health.add_ready("api", lambda: "not synced")
     health.add_ready("predictor", lambda: 1 / 0)
@@ -243,6 +244,8 @@ def test_metrics_health_and_routes(served, listen):
     assert all(line.startswith(("slacktide_", "# ")) for line in text.splitlines())
     assert ask(address, "/metrics", Accept="application/openmetrics-text")[2].endswith("# EOF\n")
     assert ask(address, "/healthz")[::2] == (200, "ok\n")
+    assert ask(address, "/readyz")[::2] == (503, "start: still starting\n"), "no part has said anything yet"
+    health.add_ready("turn", lambda: None)
     assert ask(address, "/readyz")[::2] == (200, "ok\n")
     health.add_ready("api", lambda: "not synced")
     assert ask(address, "/readyz")[::2] == (503, "api: not synced\n")
@@ -506,6 +509,7 @@ def body(daemon):
     log = get_logger("test.body")
     daemon.on_reload(lambda settings: log.info("told", turn=settings.turn_seconds))
     daemon.routes["/status"] = lambda: daemon.settings.node.encode()
+    daemon.health.add_ready("main", lambda: None)
     if daemon.settings.node == "fails":
         raise StateError("directory is locked")
     if daemon.settings.node == "breaks":
