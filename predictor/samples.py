@@ -145,7 +145,8 @@ _LARGEST: Final = 2**62
 def _judge_values(sample: Sample) -> tuple[Refusal, str] | None:
     if sample.ls_pressure is not None and not (math.isfinite(sample.ls_pressure) and sample.ls_pressure >= 0):
         return Refusal.NOT_FINITE, f"ls_pressure is {sample.ls_pressure}"
-    for name, value in zip(Sample._fields, sample, strict=True):
+    values: tuple[object, ...] = sample
+    for name, value in zip(Sample._fields, values, strict=True):
         if isinstance(value, int) and value > _LARGEST:
             return Refusal.TOO_LARGE, f"{name} is {value}"
     return (
