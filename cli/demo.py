@@ -26,7 +26,7 @@ from standalone.load.stack import running
 from standalone.state import StateDir
 
 LS_LOAD = 0.6
-RUN_SECONDS = 8.0
+RUN_SECONDS = 6.0
 CGROUPS_ANNOTATION = "slacktide.io/cgroups"
 
 
