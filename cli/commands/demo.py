@@ -11,7 +11,7 @@ from cli.app import App, common_options, examples
 @click.option(
     "--seconds",
     type=click.FloatRange(1, 60),
-    default=8.0,
+    default=6.0,
     show_default=True,
     help="Measured time of each of the three parts.",
 )
