@@ -70,10 +70,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = report.parser("colocation", __doc__)
     parser.add_argument("--load", type=float, default=0.6, help="LS load as a share of all CPUs (default 0.6)")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, with --quick {QUICK_ROUNDS}")
-    parser.add_argument("--seconds", type=float, help="measured time of a run; default 6, with --quick 3")
+    parser.add_argument("--seconds", type=float, help="measured time of a run; default 6, with --quick 2")
     arguments = parser.parse_args(argv)
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
-    seconds = arguments.seconds or (3.0 if arguments.quick else 6.0)
+    seconds = arguments.seconds or (2.0 if arguments.quick else 6.0)
     plan = plan_for(usable_cpus(), arguments.load, seconds)
     measured = [one_round(plan, functools.partial(_say, f"round {n} of {rounds}")) for n in range(1, rounds + 1)]
     results = {"load": arguments.load, "be_processes": plan.be_processes, **summarise(measured)}
