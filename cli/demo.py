@@ -23,11 +23,11 @@ from slacktide.status import AgentStatus
 from standalone.load.colocation import Measurement, Plan, plan_for, run_managed, run_plain, usable_cpus
 from standalone.load.driver import percentile
 from standalone.load.stack import running
+from standalone.runner.nodeobject import CGROUPS_ANNOTATION
 from standalone.state import StateDir
 
 LS_LOAD = 0.6
 RUN_SECONDS = 6.0
-CGROUPS_ANNOTATION = "slacktide.io/cgroups"
 
 
 @dataclass
@@ -44,14 +44,15 @@ class View:
 
     def __rich__(self) -> RenderableType:
         """Draw the current state."""
-        parts: list[RenderableType] = [self._headline(), results_table(self.done)]
+        parts: list[RenderableType] = [self.headline(), results_table(self.done)]
         if self.phase:
             parts.append(self._now())
         if self.status is not None:
             parts.append(self._agent(self.status))
         return Group(*parts)
 
-    def _headline(self) -> Text:
+    def headline(self) -> Text:
+        """What runs, in one line."""
         plan = self.plan
         return Text(
             f"LS server: {plan.rate:.0f} requests/s of {plan.service_seconds * 1000:.1f} ms CPU on {plan.cpus} CPUs "
@@ -169,7 +170,7 @@ def run_demo(output: str, console: Console, seconds: float = RUN_SECONDS) -> int
         document = {"plan": plan, "results": dict(demo.view.done), "left_out": demo.left_out}
         console.out(msgspec.json.encode(document).decode(), highlight=False)
         return 0
-    console.print(demo.view._headline())  # noqa: SLF001 - the view is this module's own
+    console.print(demo.view.headline())
     console.print(results_table(demo.view.done))
     if demo.left_out:
         console.print(

@@ -27,6 +27,8 @@ MAX_RATE = 1500.0
 """Requests a second that one client process sends without being the bottleneck."""
 
 _TICK = os.sysconf("SC_CLK_TCK")
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""Where `python -m standalone.load` finds this package."""
 SETTLE_SECONDS = 3.0
 """Run before anything is counted: new processes page in, and the agent has seen and placed them by then."""
 
@@ -179,12 +181,11 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def _pod(name: str, tier: str, command: list[str], requests: dict[str, str]) -> dict[str, object]:
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     container = {
         "name": "main",
         "image": HOST_PROCESS_IMAGE,
         "command": command,
-        "workingDir": root,
+        "workingDir": _ROOT,
         "resources": {"requests": requests},
     }
     spec = {
@@ -218,8 +219,7 @@ def _wait_gone(client: Client, names: list[str], seconds: float) -> None:
 
 @contextlib.contextmanager
 def _process(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    process = subprocess.Popen(command, cwd=root, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL)
     try:
         yield process
     finally:
