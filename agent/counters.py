@@ -43,11 +43,47 @@ class CpuKnobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReading:
-    """Memory of one cgroup in bytes. `limit_bytes` None is no limit; `oom_kills` counts since the cgroup was made."""
+    """Memory of one cgroup in bytes. `limit_bytes` and `high_bytes` None are no limit.
+
+    `oom_kills`, `high_events` (throttled at memory.high) and `max_events` count since the cgroup was made.
+    """
 
     working_set_bytes: int
+    usage_bytes: int | None = None
     limit_bytes: int | None = None
+    high_bytes: int | None = None
     oom_kills: int | None = None
+    high_events: int | None = None
+    max_events: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IoReading:
+    """Cumulative bytes and operations of one cgroup, summed over devices."""
+
+    at: float
+    read_bytes: int
+    write_bytes: int
+    read_operations: int
+    write_operations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PidsReading:
+    """Processes and threads of one cgroup; `limit` None is no limit."""
+
+    current: int
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPsi:
+    """Stall totals of one cgroup; a part that the kernel does not give is None."""
+
+    at: float
+    cpu: PsiTotals | None = None
+    memory: PsiTotals | None = None
+    io: PsiTotals | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +120,17 @@ class RunDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReading:
-    """All that was read of one pod's cgroup in one turn. A None part was not readable; the pod still exists."""
+    """All that was read of one pod's or container's cgroup in one turn.
+
+    A None part was not readable or was not due; the group still exists. `cpuset` is what the cpuset allows it, in
+    the kernel's form. `frozen` is what the freezer says.
+    """
 
     cpu: CpuCounters | None = None
     memory: MemoryReading | None = None
     knobs: CpuKnobs | None = None
+    io: IoReading | None = None
+    pids: PidsReading | None = None
+    psi: PodPsi | None = None
+    cpuset: str | None = None
+    frozen: bool | None = None

@@ -49,7 +49,7 @@ def _pod(pod: PodSnapshot, plan: Plan, capabilities: Capabilities) -> PodReport:
         tier=pod.tier,
         usage=pod.usage,
         throttled_ratio=pod.throttled_ratio,
-        quota_millis=quota.value if quota and not capabilities.observe_only else None,
+        quota_millis=int(quota.value) if quota and not capabilities.observe_only else None,
         idle=bool(idle.value) if idle and not capabilities.observe_only else held,
     )
 

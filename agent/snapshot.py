@@ -16,8 +16,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.counters import CpuCounters, CpuKnobs, MemoryReading, NodeCounters, PodReading
+from agent.eviction import EvictorView
+from agent.gpu import Gpu
+from agent.policy.rung import RungStatus
 from agent.pressure import Pressure
+from agent.resctrl import RdtReading
 from agent.threads import ThreadSweep
+from agent.topology import Topology
 from slacktide.forecast import Amount
 from slacktide.status import Usage
 from slacktide.tier import Tier
@@ -28,8 +33,28 @@ NOTHING_KNOWN = Amount()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerIdentity:
+    """One container as the API has it. `id` is the runtime's (empty until its status is known).
+
+    `batch_request` and `batch_limit` are its batch resources; a part that it does not state is None.
+    """
+
+    name: str
+    id: str = ""
+    batch_request: Amount = NOTHING_KNOWN
+    batch_limit: Amount = NOTHING_KNOWN
+    init: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodIdentity:
-    """What the API says of a pod that matters here. `requested` is plain for LS, batch for BE."""
+    """What the API says of a pod that matters here. `requested` is plain for LS, batch for BE.
+
+    `created_at` is seconds since the epoch (None: not stated). `terminating` is a pod with a deletion timestamp or
+    one that ended. `evictable` is false where an annotation opts out. `batch_only`: it asks for batch resources and
+    no native CPU or memory, so the kubelet limits nothing. `batch_limit` is the sum of its containers' limits, None
+    in a part where any of them has none.
+    """
 
     namespace: str
     name: str
@@ -38,17 +63,50 @@ class PodIdentity:
     requested: Amount = NOTHING_KNOWN
     cpu_request_millis: int = 0
     cpu_limit_millis: int | None = None
+    memory_limit_bytes: int | None = None
+    priority: int = 0
+    created_at: float | None = None
+    terminating: bool = False
+    evictable: bool = True
+    batch_only: bool = False
+    batch_limit: Amount = NOTHING_KNOWN
+    containers: tuple[ContainerIdentity, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSnapshot:
+    """One container cgroup of a pod. `name` is empty where no status of the API matches it (yet), or for a sandbox."""
+
+    group: str
+    id: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSnapshot:
-    """One pod of the node. `group` is its cgroup relative to the mount of the cpu controller."""
+    """One pod of the node. `group` is its cgroup relative to the mount of the cpu controller.
+
+    `memory` is the whole reading, `memory_high_rate` how often a second it was throttled at memory.high. `io_rate` is
+    bytes read and written a second. `psi_*` are shares of the turn in which some task waited. `cpi` is cycles per
+    instruction over the last collection. `frozen` is what the freezer says, `cpuset` what the cpuset allows.
+    """
 
     identity: PodIdentity
     group: str
     usage: Usage = UNKNOWN
     throttled_ratio: float | None = None
     knobs: CpuKnobs | None = None
+    containers: tuple[ContainerSnapshot, ...] = ()
+    memory: MemoryReading | None = None
+    memory_high_rate: float | None = None
+    io_rate: float | None = None
+    pids: int | None = None
+    psi_cpu: float | None = None
+    psi_memory: float | None = None
+    psi_io: float | None = None
+    cpi: float | None = None
+    frozen: bool | None = None
+    cpuset: str | None = None
 
     @property
     def tier(self) -> Tier:
@@ -65,8 +123,10 @@ class PodSnapshot:
 class NodeSnapshot:
     """The node over one turn, or (`urgent`) the last turn with the pressure of a beat in between.
 
-    `at` is monotonic. `unmatched` counts pod cgroups that no API pod claims, `vanished` pods that went away while
-    they were read. `threads` are those of BE pods; None where nothing was looked at.
+    `at` is monotonic, `wall` seconds since the epoch. `unmatched` counts pod cgroups that no API pod claims,
+    `vanished` pods that went away while they were read. `threads` are those of BE pods; None where nothing was looked
+    at. `ladder` is where each rung stood after the last decision. `node_psi_memory` is the share of the turn in which
+    some task of the node waited for memory.
     """
 
     at: float
@@ -83,6 +143,15 @@ class NodeSnapshot:
     vanished: int = 0
     urgent: bool = False
     threads: ThreadSweep | None = None
+    wall: float | None = None
+    topology: Topology | None = None
+    ladder: Mapping[str, RungStatus] = field(default_factory=dict)
+    evictor: EvictorView | None = None
+    rdt: RdtReading | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    node_psi_memory: float | None = None
+    node_psi_memory_full: float | None = None
+    swap_free_ratio: float | None = None
 
     def of(self, tier: Tier) -> Usage:
         """Usage of a tier; unknown parts are None."""

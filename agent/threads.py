@@ -136,3 +136,17 @@ def parse_cpus(text: str) -> Mask:
             first, _, last = part.partition("-")
             cpus.update(range(int(first), int(last or first) + 1))
     return frozenset(cpus)
+
+
+def format_cpus(mask: Mask) -> str:
+    """A mask in the kernel's list form, sorted and joined (`0-3,8`); empty for no CPU."""
+    parts: list[str] = []
+    cpus = sorted(mask)
+    first = last = cpus[0] if cpus else 0
+    for cpu in [*cpus[1:], -1] if cpus else []:
+        if cpu == last + 1:
+            last = cpu
+            continue
+        parts.append(f"{first}" if first == last else f"{first}-{last}")
+        first = last = cpu
+    return ",".join(parts)

@@ -155,14 +155,14 @@ class Executor:
                 raise PlanError(f"policy {request.policy} wants to limit {group}, which is not BE")
             if knob not in self._capabilities.writable:
                 raise PlanError(f"policy {request.policy} wants {knob.value}, which this node does not have")
-            if request.value not in _RANGES[knob]:
+            if knob not in _RANGES or request.value not in _RANGES[knob]:
                 raise PlanError(f"policy {request.policy} wants {knob.value} = {request.value} for {group}")
 
     def _steps(self, pod: PodGroup, plan: Plan, identity: PodIdentity | None) -> list[Step]:
         """What differs for one pod; its containers follow its quota."""
         place = self._place(pod.group, pod.inode)
-        wanted = {knob: plan.settings.get((pod.group, knob)) for knob in Knob}
-        entries = [self._journal.get(pod.group, knob) for knob in Knob]
+        wanted = {knob: plan.settings.get((pod.group, knob)) for knob in _RANGES}
+        entries = [self._journal.get(pod.group, knob) for knob in _RANGES]
         try:
             if not any(wanted.values()) and not any(entries):
                 return []
@@ -177,7 +177,7 @@ class Executor:
         steps = [self._step(place, held, knob, request, identity) for knob, request in wanted.items()]
         quota = wanted[Knob.QUOTA]
         if self._version is Version.V1:
-            millis = quota.value if quota else None
+            millis = int(quota.value) if quota else None
             steps.extend(self._container_step(container, millis) for container in pod.containers)
         return [step for step in steps if step is not None]
 
@@ -191,9 +191,9 @@ class Executor:
         if knob is Knob.WEIGHT and held.idle:
             return None
         original = self._original(place, held, knob, entry, identity)
-        target = request.value
+        target = int(request.value)
         if knob is Knob.QUOTA:
-            target = _strictest(original.value, quota_us(request.value, held.period_us))
+            target = _strictest(original.value, quota_us(target, held.period_us))
         if held_value(held, knob) == target:
             if entry is None and self._journal.lost:
                 self._remember([Step(place=place, knob=knob, held=held, target=target, original=original)])

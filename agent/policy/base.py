@@ -7,23 +7,38 @@ is not requested is not limited: the executor gives such a knob its original val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
-from agent.capabilities import Capabilities, Knob
+from agent.capabilities import Capabilities, Knob, Value
+from agent.eviction import Victim
+from agent.policy.rung import RungStatus
+from agent.resctrl import Schemata
 from agent.snapshot import NodeSnapshot
-from agent.threads import GroupMasks, MaskPlan
+from agent.threads import GroupMasks, MaskPlan, format_cpus, parse_cpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One policy's wish for one knob of one cgroup. `group` is relative to the cpu controller's mount."""
+    """One policy's wish for one knob of one cgroup of a pod or container.
+
+    `group` is relative to the cpu controller's mount; with both drivers it is the same under every controller.
+    """
 
     policy: str
     group: str
     knob: Knob
-    value: int
+    value: Value
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaim:
+    """Ask the kernel to take `bytes` back from a BE pod (memory.reclaim): an act, not a state."""
+
+    group: str
+    bytes: int
     reason: str
 
 
@@ -32,7 +47,9 @@ class Desired:
     """All wishes of one policy, and its reason for the node as a whole.
 
     `masks` are for threads, and None where there is nothing new to do about any. `counted` is what happened in this
-    decision, to be added to the loop's counters.
+    decision, to be added to the loop's counters. `rung` is where the policy stands on the ladder. `closed` is why
+    nothing more may be sold on this node, empty when it may. `schemata` is for the class of BE in resctrl, None
+    where it is to be left wide open. `victims` are pods that shall go, in this order.
     """
 
     requests: tuple[Request, ...] = ()
@@ -40,6 +57,11 @@ class Desired:
     be_limit_millis: int | None = None
     masks: MaskPlan | None = None
     counted: Mapping[str, int] = field(default_factory=dict)
+    rung: RungStatus | None = None
+    closed: str = ""
+    schemata: Schemata | None = None
+    reclaims: tuple[Reclaim, ...] = ()
+    victims: tuple[Victim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +87,32 @@ class Policy(Protocol):
         """Judge one snapshot. Pure."""
 
 
-STRICTER = {Knob.IDLE: max, Knob.WEIGHT: min, Knob.QUOTA: min}
-"""Which of two values of a knob limits more."""
+def strictest(knob: Knob, one: Value, other: Value) -> Value:
+    """Of two wishes for a knob the one that limits more; for CPU lists what both allow.
+
+    CPU lists without a common CPU give the smaller one: an empty cpuset cannot be set (ENOSPC).
+    """
+    if knob is Knob.CPUSET:
+        both = parse_cpus(str(one)) & parse_cpus(str(other))
+        return format_cpus(both) if both else min(str(one), str(other), key=lambda text: len(parse_cpus(text)))
+    if knob is Knob.IO_MAX:
+        return _strictest_io(str(one), str(other))
+    highest_wins = knob in {Knob.IDLE, Knob.FREEZE}
+    return max(int(one), int(other)) if highest_wins else min(int(one), int(other))
+
+
+def _strictest_io(one: str, other: str) -> str:
+    """Per device and direction the lower of two rates."""
+    devices: dict[str, dict[str, int]] = {}
+    for line in f"{one}\n{other}".splitlines():
+        device, *pairs = line.split()
+        limits = devices.setdefault(device, {})
+        for name, _, rate in (pair.partition("=") for pair in pairs):
+            limits[name] = min(int(rate), limits.get(name, int(rate)))
+    return "\n".join(
+        " ".join([device, *(f"{name}={limits[name]}" for name in sorted(limits))])
+        for device, limits in sorted(devices.items())
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,27 +125,59 @@ class Plan:
     be_limit_reason: str = ""
     """Reason of the policy whose limit is the strictest; empty without a limit."""
     masks: MaskPlan | None = None
+    rungs: Mapping[str, RungStatus] = field(default_factory=dict)
+    closed: str = ""
+    """Why nothing more may be sold here; the reasons of all policies that say so, joined by "; "."""
+    schemata: Schemata | None = None
+    reclaims: tuple[Reclaim, ...] = ()
+    victims: tuple[Victim, ...] = ()
 
 
 def arbitrate(wishes: Iterable[tuple[str, Desired]]) -> Plan:
     """One plan from all wishes: on each knob of each cgroup the strictest request wins, and so does the lowest limit.
 
-    Among equals the first does, so that the mildest policy that asks for it gives the reason. Masks come from one
-    policy.
+    Among equals the first does, so that the mildest policy that asks for it gives the reason. Masks and schemata come
+    from one policy each.
     """
+    wishes = list(wishes)
+    desired = [one for _, one in wishes]
+    limit, limit_reason = _lowest_limit(desired)
+    return Plan(
+        settings=_chosen(request for one in desired for request in one.requests),
+        reasons={name: one.reason for name, one in wishes},
+        be_limit_millis=limit,
+        be_limit_reason=limit_reason,
+        masks=_last(one.masks for one in desired),
+        rungs={one.rung.name: one.rung for one in desired if one.rung is not None},
+        closed="; ".join(one.closed for one in desired if one.closed),
+        schemata=_last(one.schemata for one in desired),
+        reclaims=tuple(reclaim for one in desired for reclaim in one.reclaims),
+        victims=tuple(victim for one in desired for victim in one.victims),
+    )
+
+
+def _chosen(requests: Iterable[Request]) -> dict[tuple[str, Knob], Request]:
     chosen: dict[tuple[str, Knob], Request] = {}
-    reasons: dict[str, str] = {}
-    limit: tuple[int | None, str] = (None, "")
-    masks: MaskPlan | None = None
-    for name, desired in wishes:
-        reasons[name] = desired.reason
-        masks = desired.masks or masks
-        asked = desired.be_limit_millis
-        if asked is not None and (limit[0] is None or asked < limit[0]):
-            limit = (asked, desired.reason)
-        for request in desired.requests:
-            key = (request.group, request.knob)
-            other = chosen.get(key)
-            if other is None or STRICTER[request.knob](other.value, request.value) != other.value:
-                chosen[key] = request
-    return Plan(settings=chosen, reasons=reasons, be_limit_millis=limit[0], be_limit_reason=limit[1], masks=masks)
+    for request in requests:
+        key = (request.group, request.knob)
+        other = chosen.get(key)
+        if other is None:
+            chosen[key] = request
+            continue
+        value = strictest(request.knob, other.value, request.value)
+        if value != other.value:
+            chosen[key] = request if value == request.value else replace(request, value=value)
+    return chosen
+
+
+def _lowest_limit(desired: Sequence[Desired]) -> tuple[int | None, str]:
+    limits = [(one.be_limit_millis, one.reason) for one in desired if one.be_limit_millis is not None]
+    return min(limits, key=lambda pair: pair[0], default=(None, ""))
+
+
+T = TypeVar("T")
+
+
+def _last(values: Iterable[T | None]) -> T | None:
+    found = [value for value in values if value is not None]
+    return found[-1] if found else None

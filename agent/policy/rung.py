@@ -1,0 +1,89 @@
+"""One rung of the ladder as a state machine: cut at once, hold, release slowly. Pure; all graded policies use it.
+
+A rung has levels 0 (open) to `top`. A look at the node gives a `Verdict`: the level that is needed now, or that it
+is not known, and whether all is calm.
+
+    needed above the level   -> that level, at once
+    not known, not calm      -> hold (a beat that knows nothing changes nothing)
+    calm for quiet_seconds,
+    and dwelt min_dwell      -> one level down; the quiet time begins anew
+    else                     -> hold
+
+So a rung never falls while LS is short, never falls for lack of data, and moves down no faster than one level in
+max(quiet_seconds, min_dwell_seconds).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungRules:
+    """`top` is the highest level; times are seconds."""
+
+    top: int
+    quiet_seconds: float
+    min_dwell_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungState:
+    """`since` is when the level last changed, `quiet_since` when it became calm (None: it is not), both monotonic."""
+
+    level: int = 0
+    since: float | None = None
+    quiet_since: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What one look says. `needed` None is "not known"; `calm` must only be true when the signals were all there."""
+
+    needed: int | None
+    calm: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungStatus:
+    """A rung for status, other rungs and `explain`. `opens_when` says in words what lets go of it.
+
+    `since` is monotonic seconds of the last change of level, None while it was never engaged.
+    """
+
+    name: str
+    level: int
+    top: int
+    since: float | None
+    reason: str
+    opens_when: str = ""
+
+    @property
+    def engaged(self) -> bool:
+        """Whether it does anything now."""
+        return self.level > 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it can do no more."""
+        return self.level >= self.top
+
+
+def advance(state: RungState, verdict: Verdict, now: float, rules: RungRules) -> RungState:
+    """The next state; see the module."""
+    level = min(state.level, rules.top)
+    if verdict.needed is not None and verdict.needed > level:
+        raised = min(verdict.needed, rules.top)
+        if raised > level:
+            return RungState(level=raised, since=now, quiet_since=None, reason=verdict.reason)
+    if verdict.needed is None or not verdict.calm:
+        return replace(state, level=level, quiet_since=None, reason=verdict.reason if level else "")
+    if level == 0:
+        return replace(state, level=0, quiet_since=None, reason="")
+    quiet_since = now if state.quiet_since is None else state.quiet_since
+    dwelt = state.since is None or now - state.since >= rules.min_dwell_seconds
+    if not dwelt or now - quiet_since < rules.quiet_seconds:
+        return replace(state, level=level, quiet_since=quiet_since)
+    return RungState(level=level - 1, since=now, quiet_since=now, reason=state.reason if level > 1 else "")
