@@ -110,7 +110,7 @@ class Agent:
             self._client, PODS, field_selector=f"spec.nodeName={self._node}", name="pods", metrics=cluster_metrics
         )
         self._delays = RunDelayReader(settings.proc_root, time.monotonic, settings.pressure_threads)
-        self._spool = Spool(settings.state_dir, settings.report.spool_bytes)
+        self._spool = Spool(settings.state_dir, settings.report.spool_bytes, settings.report.spool_seconds)
         target = settings.predictor
         self._reporter = Reporter(
             self._node,

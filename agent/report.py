@@ -134,9 +134,9 @@ class Reporter:
                 kept = self._spool.append(self._boot_id, encode_sample(sample)) is not None
                 # Told when it begins and when it ends: a line a sample would fill what is left of the disk.
                 if not kept and not lost:
-                    _LOG.warning("samples are lost", reason=self._spool.problem)
+                    _LOG.warning("samples are kept in memory only", reason=self._spool.problem)
                 elif kept and lost:
-                    _LOG.warning("samples are kept again", lost=lost)
+                    _LOG.warning("samples are kept on disk again", in_memory=lost)
                 lost = 0 if kept else lost + 1
             except Exception:  # noqa: BLE001 - one bad sample must not end the reporting; logged and counted
                 self.counters["failures"] += 1

@@ -15,10 +15,13 @@ from slacktide.settings import ClusterSettings, DaemonSettings, ResourceNames, S
 class ReportSettings(Settings, frozen=True):
     """The stream of samples to the predictor, and the spool that bridges its absence."""
 
-    window_seconds: Annotated[float, Meta(ge=1, le=600, description="length of a sample's window")] = 5.0
+    window_seconds: Annotated[float, Meta(ge=1, le=600, description="length of a sample's window")] = 10.0
     spool_bytes: Annotated[
         int, Meta(ge=65_536, le=1 << 40, description="the spool drops its oldest samples beyond this")
     ] = 64 << 20
+    spool_seconds: Annotated[
+        float, Meta(ge=60, le=35 * 86_400, description="the spool drops samples that are older than this")
+    ] = 7 * 86_400.0
     batch_samples: Annotated[int, Meta(ge=1, le=10_000, description="samples in one message")] = 100
     in_flight_samples: Annotated[int, Meta(ge=1, le=100_000, description="samples sent ahead of their receipt")] = 500
     ack_timeout_seconds: Annotated[

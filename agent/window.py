@@ -47,6 +47,8 @@ class Sample:
     pods: tuple[PodWindow, ...]
     ls_pressure: float | None
     be_limit_millis: int | None
+    closed: str = ""
+    """Why nothing more may be sold on the node; empty when it may."""
 
 
 @dataclass(slots=True)
@@ -77,11 +79,15 @@ class _PodSeries:
 
 
 class Window:
-    """Collects snapshots until `window_seconds` have passed, then gives one sample and begins anew."""
+    """Collects snapshots until `window_seconds` have passed, then gives one sample and begins anew.
+
+    When the node closes the sample comes at once, with the window cut short: nothing more must be sold meanwhile.
+    """
 
     def __init__(self, window_seconds: float) -> None:
         self._length = window_seconds
         self._begin: float | None = None
+        self._closed = ""
         self._clear()
 
     def _clear(self) -> None:
@@ -90,7 +96,12 @@ class Window:
         self._pressure: list[float] = []
 
     def add(
-        self, snapshot: NodeSnapshot, identities: Iterable[PodIdentity], wall: float, be_limit_millis: int | None
+        self,
+        snapshot: NodeSnapshot,
+        identities: Iterable[PodIdentity],
+        wall: float,
+        be_limit_millis: int | None,
+        closed: str = "",
     ) -> Sample | None:
         """Add one turn; the sample when the window is full. `wall` is seconds since the epoch."""
         if self._begin is None:
@@ -106,10 +117,11 @@ class Window:
         if snapshot.pressure is not None:
             self._pressure.append(snapshot.pressure.value)
         length = snapshot.at - self._begin
-        if length < self._length - snapshot_slack(snapshot):
+        closing = bool(closed) and not self._closed and length > 0
+        if length < self._length - snapshot_slack(snapshot) and not closing:
             return None
-        sample = self._sample(snapshot, list(identities), wall, length, be_limit_millis)
-        self._begin = snapshot.at
+        sample = self._sample(snapshot, list(identities), wall, length, be_limit_millis, closed)
+        self._begin, self._closed = snapshot.at, closed
         self._clear()
         return sample
 
@@ -120,6 +132,7 @@ class Window:
         wall: float,
         length: float,
         be_limit_millis: int | None,
+        closed: str,
     ) -> Sample:
         pods = tuple(
             PodWindow(identity=entry.identity, usage=entry.series.usage(), throttled_ratio=_ratio(entry.throttled))
@@ -134,6 +147,7 @@ class Window:
             pods=pods,
             ls_pressure=_ratio(self._pressure),
             be_limit_millis=be_limit_millis,
+            closed=closed,
         )
 
 

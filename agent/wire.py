@@ -11,6 +11,9 @@ from slacktide.status import Usage
 from slacktide.tier import Tier
 from slacktide.v1 import usage_pb2 as pb
 
+_CLOSED_CHARACTERS: Final = 512
+"""The reason ends up in an annotation of the node, which people read."""
+
 TIERS: Final = {Tier.LS: pb.TIER_LS, Tier.BE: pb.TIER_BE, Tier.SYSTEM: pb.TIER_SYSTEM}
 
 
@@ -28,6 +31,7 @@ def encode_sample(sample: Sample) -> bytes:
         pods=[_pod(pod) for pod in sample.pods],
         ls_pressure=sample.ls_pressure,
         be_quota_cpu_millis=sample.be_limit_millis,
+        closed=sample.closed[:_CLOSED_CHARACTERS],
     )
     return message.SerializeToString()
 

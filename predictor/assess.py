@@ -23,6 +23,7 @@ class Knowledge:
     requested        plain requests of the LS pods bound to the node
     allocatable      CPU and memory of the node object, None per part when unknown
     sold             batch requests of the BE pods bound to the node, None when pods are not known
+    closed           why the agent asks that nothing more be sold there; empty when it may
     """
 
     latest: Sample | None
@@ -33,6 +34,7 @@ class Knowledge:
     requested: Amount
     allocatable: Amount
     sold: Amount
+    closed: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,8 @@ def _closed(known: Knowledge, cpu: Reclaim, memory: Reclaim) -> str:
         return "no sample from the agent yet"
     if known.sold.cpu_millis is None or known.sold.memory_bytes is None:
         return "what is sold here is not known"
+    if known.closed:
+        return f"closed by the agent: {known.closed}"
     parts = (f"cpu: {cpu.missing}" if cpu.missing else "", f"memory: {memory.missing}" if memory.missing else "")
     return _join(*parts)
 

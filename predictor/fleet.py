@@ -31,14 +31,19 @@ class _Node:
     latest: Sample | None = None
     measured: float | None = None
     heard: float | None = None
+    closed: str = ""
 
-    def take(self, sample: Sample, measured: float) -> None:
+    def take(self, sample: Sample, measured: float, closed: str) -> bool:
+        """Whether the agent closed the node with this sample."""
+        closes = False
         if self.heard is None or measured > self.heard:
-            self.heard = measured
+            closes = bool(closed) and not self.closed
+            self.heard, self.closed = measured, closed
         if self.measured is not None and measured <= self.measured:
-            return
+            return closes
         if self.latest is None or _complete(sample) or not _complete(self.latest):
             self.latest, self.measured = sample, measured
+        return closes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class FleetView:
                  like that; None when no sample came since the start
     measured     monotonic time at which its window ended, None likewise
     heard        monotonic time at which the window of the newest sample of any kind ended, None likewise
+    closed       why the agent asked that nothing more be sold, by its newest sample of any kind; empty when it may
     """
 
     names: list[str]
@@ -59,6 +65,7 @@ class FleetView:
     latest: list[Sample | None]
     measured: list[float | None]
     heard: list[float | None]
+    closed: list[str]
 
     def covered_seconds(self) -> Floats:
         """(nodes,) time with a CPU measurement inside the window, whole slots."""
@@ -67,7 +74,7 @@ class FleetView:
 
 
 class Fleet:
-    """Memory of the predictor over the last `window_days`. `on_news` is called when a node speaks after silence."""
+    """Memory of the predictor over the last `window_days`. `on_news`: a node speaks after silence, or closes."""
 
     def __init__(self, window_days: float, silence_seconds: float, on_news: Callable[[], None]) -> None:
         slots = math.ceil(window_days * _DAY_SECONDS / SLOT_SECONDS) + 1
@@ -79,14 +86,17 @@ class Fleet:
         self._silence = silence_seconds
         self._on_news = on_news
 
-    def observe(self, name: str, sample: Sample, measured: float) -> None:
-        """Take a sample whose window ended at monotonic time `measured`. Repeats and re-orders change nothing."""
+    def observe(self, name: str, sample: Sample, measured: float, closed: str = "") -> None:
+        """Take a sample whose window ended at monotonic time `measured`. Repeats and re-orders change nothing.
+
+        `closed` is why its agent asks that nothing more be sold there.
+        """
         with self._lock:
             node = self._node(name)
             self._remember(node, sample)
             news = node.measured is None or measured - node.measured > self._silence
-            node.take(sample, measured)
-        if news:
+            closes = node.take(sample, measured, closed)
+        if news or closes:
             self._on_news()
 
     def _remember(self, node: _Node, sample: Sample) -> None:
@@ -131,6 +141,7 @@ class Fleet:
                 [node.latest for node in self._nodes.values()],
                 [node.measured for node in self._nodes.values()],
                 [node.heard for node in self._nodes.values()],
+                [node.closed for node in self._nodes.values()],
             )
 
     def _node(self, name: str) -> _Node:

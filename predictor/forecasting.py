@@ -184,6 +184,7 @@ class Forecaster:
                 requested=asked.requested,
                 allocatable=_allocatable(nodes.get(name)),
                 sold=asked.sold,
+                closed="" if index is None else view.closed[index],
             )
             self._settle(name, known, nodes.get(name), publishing, now, settings)
 

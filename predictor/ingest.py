@@ -30,6 +30,8 @@ FAILED_RETRY_MILLIS: Final = 2000
 _PENDING_MESSAGES: Final = 64
 _BUSY_POLL_SECONDS: Final = 0.02
 _DAY_MILLIS: Final = 86_400_000
+_CLOSED_CHARACTERS: Final = 512
+"""Of an agent's reason, which ends up in an annotation."""
 
 
 class Resend(Exception):
@@ -174,8 +176,10 @@ class _Stream:
             refusals = [usage_pb2.Refusal(sequence=s.sequence, reason=words) for s in request.samples]
             return _Pending("", 0, refusals, _settled(True), now.monotonic)
         good, refusals = self._judge(request, now)
+        closed = {message.sequence: message.closed for message in request.samples if message.closed}
         for sample in good:
-            self._shared.fleet.observe(request.node, sample, _measured(request, sample, now))
+            reason = closed.get(sample.sequence, "")[:_CLOSED_CHARACTERS]
+            self._shared.fleet.observe(request.node, sample, _measured(request, sample, now), reason)
         highest = max((s.sequence for s in request.samples), default=0)
         durable = await self._submit(Batch(request.node, request.boot_id, good)) if good else _settled(True)
         return _Pending(request.boot_id, highest, refusals, durable, now.monotonic)

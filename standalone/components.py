@@ -34,7 +34,9 @@ def components(state: StateDir, node: str) -> tuple[Component, ...]:
     api = ("--socket", state.api_socket, "--database", state.database, "--log-dir", state.pod_logs)
     runner = (*server, *node_name, "--state-dir", state.folder("runner"), "--log-dir", state.pod_logs, *root)
     predictor = (*server, "--listen", f"unix:{state.predictor_socket}", "--history-dir", state.folder("predictor"))
-    agent = (*server, *node_name, "--state-dir", state.folder("agent"), *root)
+    # One machine, one stream: a shorter window shows what happens sooner and costs nothing.
+    window = ("--report.window-seconds", "5")
+    agent = (*server, *node_name, "--state-dir", state.folder("agent"), *root, *window)
     # A fixed name lets a restarted scheduler lead at once instead of waiting for its own old lease to run out.
     scheduler = (*server, "--identity", f"slacktide-{state.instance}")
     others = (

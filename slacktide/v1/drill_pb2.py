@@ -24,33 +24,33 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18slacktide/v1/drill.proto\x12\x0cslacktide.v1\"\xa0\x01\n\x11StartDrillRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12,\n\x08pressure\x18\x02 \x01(\x0e\x32\x1a.slacktide.v1.PressureKind\x12\x17\n\x0f\x64uration_millis\x18\x03 \x01(\r\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\x12\x15\n\rvictim_budget\x18\x05 \x01(\r\x12\x0e\n\x06reason\x18\x06 \x01(\t\"&\n\x12StartDrillResponse\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"%\n\x11WatchDrillRequest\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"\xa9\x01\n\x12WatchDrillResponse\x12\'\n\x05phase\x18\x01 \x01(\x0e\x32\x18.slacktide.v1.DrillPhase\x12\x1b\n\x0e\x65lapsed_millis\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\t\x12)\n\x06result\x18\x04 \x01(\x0b\x32\x19.slacktide.v1.DrillResultB\x11\n\x0f_elapsed_millis\"%\n\x11\x41\x62ortDrillRequest\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"%\n\x12\x41\x62ortDrillResponse\x12\x0f\n\x07message\x18\x01 \x01(\t\"\xfe\x01\n\x0b\x44rillResult\x12\x1c\n\x0f\x64\x65tected_millis\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10throttled_millis\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x1b\n\x0e\x65victed_millis\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x1d\n\x10recovered_millis\x18\x04 \x01(\rH\x03\x88\x01\x01\x12%\n\x07victims\x18\x05 \x03(\x0b\x32\x14.slacktide.v1.VictimB\x12\n\x10_detected_millisB\x13\n\x11_throttled_millisB\x11\n\x0f_evicted_millisB\x13\n\x11_recovered_millis\"W\n\x06Victim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07\x65victed\x18\x05 \x01(\x08*_\n\x0cPressureKind\x12\x1d\n\x19PRESSURE_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14PRESSURE_KIND_SIGNAL\x10\x01\x12\x16\n\x12PRESSURE_KIND_LOAD\x10\x02*\xf4\x01\n\nDrillPhase\x12\x1b\n\x17\x44RILL_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44RILL_PHASE_WAITING\x10\x01\x12\x16\n\x12\x44RILL_PHASE_RAISED\x10\x02\x12\x18\n\x14\x44RILL_PHASE_DETECTED\x10\x03\x12\x19\n\x15\x44RILL_PHASE_THROTTLED\x10\x04\x12\x17\n\x13\x44RILL_PHASE_EVICTED\x10\x05\x12\x19\n\x15\x44RILL_PHASE_RECOVERED\x10\x06\x12\x17\n\x13\x44RILL_PHASE_ABORTED\x10\x07\x12\x16\n\x12\x44RILL_PHASE_FAILED\x10\x08\x32\x83\x02\n\x0c\x44rillService\x12O\n\nStartDrill\x12\x1f.slacktide.v1.StartDrillRequest\x1a .slacktide.v1.StartDrillResponse\x12Q\n\nWatchDrill\x12\x1f.slacktide.v1.WatchDrillRequest\x1a .slacktide.v1.WatchDrillResponse0\x01\x12O\n\nAbortDrill\x12\x1f.slacktide.v1.AbortDrillRequest\x1a .slacktide.v1.AbortDrillResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18slacktide/v1/drill.proto\x12\x0cslacktide.v1\"\xd4\x01\n\x11StartDrillRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12,\n\x08pressure\x18\x02 \x01(\x0e\x32\x1a.slacktide.v1.PressureKind\x12\x17\n\x0f\x64uration_millis\x18\x03 \x01(\r\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\x12\x15\n\rvictim_budget\x18\x05 \x01(\r\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x17\n\x0f\x64\x65\x61\x64_man_millis\x18\x07 \x01(\r\x12\x19\n\x11intensity_percent\x18\x08 \x01(\r\"&\n\x12StartDrillResponse\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"%\n\x11WatchDrillRequest\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"\xa9\x01\n\x12WatchDrillResponse\x12\'\n\x05phase\x18\x01 \x01(\x0e\x32\x18.slacktide.v1.DrillPhase\x12\x1b\n\x0e\x65lapsed_millis\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\t\x12)\n\x06result\x18\x04 \x01(\x0b\x32\x19.slacktide.v1.DrillResultB\x11\n\x0f_elapsed_millis\"%\n\x11\x41\x62ortDrillRequest\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"%\n\x12\x41\x62ortDrillResponse\x12\x0f\n\x07message\x18\x01 \x01(\t\"\xfe\x01\n\x0b\x44rillResult\x12\x1c\n\x0f\x64\x65tected_millis\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10throttled_millis\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x1b\n\x0e\x65victed_millis\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x1d\n\x10recovered_millis\x18\x04 \x01(\rH\x03\x88\x01\x01\x12%\n\x07victims\x18\x05 \x03(\x0b\x32\x14.slacktide.v1.VictimB\x12\n\x10_detected_millisB\x13\n\x11_throttled_millisB\x11\n\x0f_evicted_millisB\x13\n\x11_recovered_millis\"W\n\x06Victim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07\x65victed\x18\x05 \x01(\x08*_\n\x0cPressureKind\x12\x1d\n\x19PRESSURE_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14PRESSURE_KIND_SIGNAL\x10\x01\x12\x16\n\x12PRESSURE_KIND_LOAD\x10\x02*\xf4\x01\n\nDrillPhase\x12\x1b\n\x17\x44RILL_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44RILL_PHASE_WAITING\x10\x01\x12\x16\n\x12\x44RILL_PHASE_RAISED\x10\x02\x12\x18\n\x14\x44RILL_PHASE_DETECTED\x10\x03\x12\x19\n\x15\x44RILL_PHASE_THROTTLED\x10\x04\x12\x17\n\x13\x44RILL_PHASE_EVICTED\x10\x05\x12\x19\n\x15\x44RILL_PHASE_RECOVERED\x10\x06\x12\x17\n\x13\x44RILL_PHASE_ABORTED\x10\x07\x12\x16\n\x12\x44RILL_PHASE_FAILED\x10\x08\x32\x83\x02\n\x0c\x44rillService\x12O\n\nStartDrill\x12\x1f.slacktide.v1.StartDrillRequest\x1a .slacktide.v1.StartDrillResponse\x12Q\n\nWatchDrill\x12\x1f.slacktide.v1.WatchDrillRequest\x1a .slacktide.v1.WatchDrillResponse0\x01\x12O\n\nAbortDrill\x12\x1f.slacktide.v1.AbortDrillRequest\x1a .slacktide.v1.AbortDrillResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slacktide.v1.drill_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRESSUREKIND']._serialized_start=880
-  _globals['_PRESSUREKIND']._serialized_end=975
-  _globals['_DRILLPHASE']._serialized_start=978
-  _globals['_DRILLPHASE']._serialized_end=1222
+  _globals['_PRESSUREKIND']._serialized_start=932
+  _globals['_PRESSUREKIND']._serialized_end=1027
+  _globals['_DRILLPHASE']._serialized_start=1030
+  _globals['_DRILLPHASE']._serialized_end=1274
   _globals['_STARTDRILLREQUEST']._serialized_start=43
-  _globals['_STARTDRILLREQUEST']._serialized_end=203
-  _globals['_STARTDRILLRESPONSE']._serialized_start=205
-  _globals['_STARTDRILLRESPONSE']._serialized_end=243
-  _globals['_WATCHDRILLREQUEST']._serialized_start=245
-  _globals['_WATCHDRILLREQUEST']._serialized_end=282
-  _globals['_WATCHDRILLRESPONSE']._serialized_start=285
-  _globals['_WATCHDRILLRESPONSE']._serialized_end=454
-  _globals['_ABORTDRILLREQUEST']._serialized_start=456
-  _globals['_ABORTDRILLREQUEST']._serialized_end=493
-  _globals['_ABORTDRILLRESPONSE']._serialized_start=495
-  _globals['_ABORTDRILLRESPONSE']._serialized_end=532
-  _globals['_DRILLRESULT']._serialized_start=535
-  _globals['_DRILLRESULT']._serialized_end=789
-  _globals['_VICTIM']._serialized_start=791
-  _globals['_VICTIM']._serialized_end=878
-  _globals['_DRILLSERVICE']._serialized_start=1225
-  _globals['_DRILLSERVICE']._serialized_end=1484
+  _globals['_STARTDRILLREQUEST']._serialized_end=255
+  _globals['_STARTDRILLRESPONSE']._serialized_start=257
+  _globals['_STARTDRILLRESPONSE']._serialized_end=295
+  _globals['_WATCHDRILLREQUEST']._serialized_start=297
+  _globals['_WATCHDRILLREQUEST']._serialized_end=334
+  _globals['_WATCHDRILLRESPONSE']._serialized_start=337
+  _globals['_WATCHDRILLRESPONSE']._serialized_end=506
+  _globals['_ABORTDRILLREQUEST']._serialized_start=508
+  _globals['_ABORTDRILLREQUEST']._serialized_end=545
+  _globals['_ABORTDRILLRESPONSE']._serialized_start=547
+  _globals['_ABORTDRILLRESPONSE']._serialized_end=584
+  _globals['_DRILLRESULT']._serialized_start=587
+  _globals['_DRILLRESULT']._serialized_end=841
+  _globals['_VICTIM']._serialized_start=843
+  _globals['_VICTIM']._serialized_end=930
+  _globals['_DRILLSERVICE']._serialized_start=1277
+  _globals['_DRILLSERVICE']._serialized_end=1536
 # @@protoc_insertion_point(module_scope)

@@ -79,6 +79,8 @@ class StartDrillRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _builtins.int
     VICTIM_BUDGET_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    DEAD_MAN_MILLIS_FIELD_NUMBER: _builtins.int
+    INTENSITY_PERCENT_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     pressure: Global___PressureKind.ValueType
     duration_millis: _builtins.int
@@ -89,6 +91,10 @@ class StartDrillRequest(_message.Message):
     """At most so many pods are evicted. 0: none."""
     reason: _builtins.str
     """Why, for the audit event."""
+    dead_man_millis: _builtins.int
+    """Without anybody watching for so long the drill ends by itself and restores. 0: the agent's own limit."""
+    intensity_percent: _builtins.int
+    """With PRESSURE_KIND_LOAD: share of the CPU that LS leaves idle to burn, in percent. 0: all of it."""
     def __init__(
         self,
         *,
@@ -98,10 +104,12 @@ class StartDrillRequest(_message.Message):
         dry_run: _builtins.bool = ...,
         victim_budget: _builtins.int = ...,
         reason: _builtins.str = ...,
+        dead_man_millis: _builtins.int = ...,
+        intensity_percent: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "duration_millis", b"duration_millis", "node", b"node", "pressure", b"pressure", "reason", b"reason", "victim_budget", b"victim_budget"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_man_millis", b"dead_man_millis", "dry_run", b"dry_run", "duration_millis", b"duration_millis", "intensity_percent", b"intensity_percent", "node", b"node", "pressure", b"pressure", "reason", b"reason", "victim_budget", b"victim_budget"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -151,6 +151,7 @@ class Sample(_message.Message):
     PODS_FIELD_NUMBER: _builtins.int
     LS_PRESSURE_FIELD_NUMBER: _builtins.int
     BE_QUOTA_CPU_MILLIS_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Rises by 1 with every sample of a boot."""
     end_unix_millis: _builtins.int
@@ -161,6 +162,10 @@ class Sample(_message.Message):
     """Share of the window in which LS had to wait for CPU: PSI `some` where there is one, else run delay."""
     be_quota_cpu_millis: _builtins.int
     """Total CPU limit on BE in force at the end of the window. Absent: no limit."""
+    closed: _builtins.str
+    """Not empty: the agent asks that nothing more be sold on the node, for this reason. It is about the newest sample
+    of the node only.
+    """
     @_builtins.property
     def capacity(self) -> Global___Resources:
         """What the node has."""
@@ -202,10 +207,11 @@ class Sample(_message.Message):
         pods: _abc.Iterable[Global___PodUsage] | None = ...,
         ls_pressure: _builtins.float | None = ...,
         be_quota_cpu_millis: _builtins.int | None = ...,
+        closed: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_be_quota_cpu_millis", b"_be_quota_cpu_millis", "_ls_pressure", b"_ls_pressure", "be", b"be", "be_quota_cpu_millis", b"be_quota_cpu_millis", "be_requested", b"be_requested", "capacity", b"capacity", "ls", b"ls", "ls_pressure", b"ls_pressure", "ls_requested", b"ls_requested", "system", b"system"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_be_quota_cpu_millis", b"_be_quota_cpu_millis", "_ls_pressure", b"_ls_pressure", "be", b"be", "be_quota_cpu_millis", b"be_quota_cpu_millis", "be_requested", b"be_requested", "capacity", b"capacity", "end_unix_millis", b"end_unix_millis", "ls", b"ls", "ls_pressure", b"ls_pressure", "ls_requested", b"ls_requested", "pods", b"pods", "sequence", b"sequence", "system", b"system", "window_millis", b"window_millis"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_be_quota_cpu_millis", b"_be_quota_cpu_millis", "_ls_pressure", b"_ls_pressure", "be", b"be", "be_quota_cpu_millis", b"be_quota_cpu_millis", "be_requested", b"be_requested", "capacity", b"capacity", "closed", b"closed", "end_unix_millis", b"end_unix_millis", "ls", b"ls", "ls_pressure", b"ls_pressure", "ls_requested", b"ls_requested", "pods", b"pods", "sequence", b"sequence", "system", b"system", "window_millis", b"window_millis"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__be_quota_cpu_millis: _TypeAlias = _typing.Literal["be_quota_cpu_millis"]  # noqa: Y015
     _WhichOneofArgType__be_quota_cpu_millis: _TypeAlias = _typing.Literal["_be_quota_cpu_millis", b"_be_quota_cpu_millis"]  # noqa: Y015

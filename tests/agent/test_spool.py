@@ -108,13 +108,54 @@ def test_a_closed_spool_has_nothing_more_to_send(opened):
     assert spool.oldest_boot() is None
 
 
-def test_a_full_disk_costs_the_sample_and_not_the_agent(opened):
+def test_a_full_disk_costs_neither_the_agent_nor_the_newest_samples(opened):
     spool = opened()
     spool._db.execute("PRAGMA max_page_count = 1")
-    results = [spool.append("b", b"x" * 5000) for _ in range(40)]
+    results = [spool.append("b", b"x" * 5000) for _ in range(80)]
     assert None in results
-    assert spool.dropped >= 1
-    assert "could not be kept" in spool.problem
+    assert "could not be kept on disk" in spool.problem
+    kept = [sequence for sequence, _ in spool.batch("b", 0, 999)]
+    assert kept == list(range(81 - len(kept), 81))
+    assert len(kept) >= 60
+    assert spool.dropped == 80 - len(kept)
+    spool.acknowledge("b", 80)
+    assert spool.waiting() == len([result for result in results if result is not None])
+    spool._db.execute("PRAGMA max_page_count = 100000")
+    assert spool.append("b", b"x") == 81
+
+
+def test_what_is_too_old_goes_and_the_newest_stays(tmp_path):
+    now = [1_000_000.0]
+    spool = Spool(str(tmp_path), 1 << 20, limit_seconds=100, wall=lambda: now[0])
+    try:
+        for _ in range(3):
+            spool.append("b", b"x")
+        now[0] += 101
+        assert spool.waiting() == 3
+        spool.append("b", b"x")
+        assert [sequence for sequence, _ in spool.batch("b", 0, 9)] == [4]
+        assert spool.dropped == 3
+        now[0] -= 5000
+        spool.append("b", b"x")
+        assert spool.waiting() == 2
+    finally:
+        spool.close()
+
+
+def test_a_spool_of_the_version_before_is_read_and_goes_on(tmp_path, opened):
+    database = sqlite3.connect(tmp_path / FILE_NAME)
+    database.executescript(
+        "CREATE TABLE sample (id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, sequence INTEGER NOT NULL,"
+        " payload BLOB NOT NULL, UNIQUE (boot_id, sequence));"
+        "CREATE TABLE boot (boot_id TEXT PRIMARY KEY, last_sequence INTEGER NOT NULL);"
+        "INSERT INTO sample (boot_id, sequence, payload) VALUES ('b', 7, x'41'); INSERT INTO boot VALUES ('b', 7);"
+        "PRAGMA user_version = 1;"
+    )
+    database.close()
+    spool = opened()
+    assert spool.problem == ""
+    assert spool.append("b", b"B") == 8
+    assert spool.batch("b", 0, 9) == [(7, b"A"), (8, b"B")]
 
 
 @settings(max_examples=30, deadline=None)

@@ -102,10 +102,10 @@ class Stage:
             self.metrics,
         )
 
-    def sample(self, node="n1", **values):
+    def sample(self, node="n1", closed="", **values):
         self.sequence += 1
         end = int(self.clock.wall * 1000)
-        self.fleet.observe(node, make_sample(self.sequence, end, **values), self.clock.monotonic)
+        self.fleet.observe(node, make_sample(self.sequence, end, **values), self.clock.monotonic, closed)
 
     def turn(self):
         self.forecaster.turn()
@@ -251,6 +251,30 @@ def test_a_measurement_that_stops_closes_after_a_while_and_one_glitch_does_not(s
     stage.run(4, **missing)
     assert cluster.forecast().closed == "LS and SYSTEM use not measured for over 15 s"
     assert cluster.amounts() == ("0", "0")
+
+
+@pytest.mark.parametrize("hole", [{}, {"ls_cpu_mean": None, "ls_cpu_max": None}])
+def test_an_agent_that_closes_its_node_is_heard_at_once_also_with_a_hole_in_its_sample(stage, cluster, hole):
+    stage.sample()
+    stage.turn()
+    woken = len(stage.woken)
+    stage.clock.advance(1)
+    stage.sample(closed="LS is short of CPU", **hole)
+    assert len(stage.woken) == woken + 1
+    stage.turn()
+    assert cluster.forecast().closed == "closed by the agent: LS is short of CPU"
+    stage.clock.advance(1)
+    stage.sample()
+    stage.turn()
+    assert cluster.forecast().closed == ""
+
+
+def test_an_old_sample_from_the_spool_does_not_close_a_node(stage, cluster, clock):
+    stage.sample()
+    old = make_sample(99, int((clock.wall - 100) * 1000))
+    stage.fleet.observe("n1", old, clock.monotonic - 100, "LS was short of CPU")
+    stage.turn()
+    assert cluster.forecast().closed == ""
 
 
 def test_a_dead_agent_is_aged_by_the_clock_alone(stage, cluster, clock):
