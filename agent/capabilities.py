@@ -56,7 +56,7 @@ class Capabilities:
 
     `cpu_version` and `memory_version` are the cgroup versions of those controllers (None: not mounted). `kernel` is
     (major, minor). `skipped` maps what is missing (a knob, `psi`, `run-delay`, `affinity`, `memory`, `resctrl`,
-    `perf`, `gpu`, `reclaim`) to the reason in words.
+    `perf`, `gpu`, `reclaim`, `core-scheduling`) to the reason in words.
     """
 
     mode: str
@@ -67,6 +67,8 @@ class Capabilities:
     psi: bool = False
     run_delay: bool = False
     affinity: bool = False
+    core_scheduling: bool = False
+    """Whether threads can be given core scheduling cookies; by itself it changes nothing."""
     reclaim: bool = False
     """Whether memory.reclaim is there."""
     kill: bool = False

@@ -16,7 +16,7 @@ from agent.eviction import Victim
 from agent.policy.rung import RungStatus
 from agent.resctrl import Schemata
 from agent.snapshot import NodeSnapshot
-from agent.threads import GroupMasks, MaskPlan, format_cpus, parse_cpus
+from agent.threads import GroupMasks, Mask, MaskPlan, format_cpus, parse_cpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,8 @@ class Desired:
     `masks` are for threads, and None where there is nothing new to do about any. `counted` is what happened in this
     decision, to be added to the loop's counters. `rung` is where the policy stands on the ladder. `closed` is why
     nothing more may be sold on this node, empty when it may. `schemata` is for the class of BE in resctrl, None
-    where it is to be left wide open. `victims` are pods that shall go, in this order.
+    where it is to be left wide open. `victims` are pods that shall go, in this order. `ballast` are CPUs that shall
+    carry a ballast thread, None where the policy has no say. `cookies`: one core scheduling cookie a tier.
     """
 
     requests: tuple[Request, ...] = ()
@@ -62,6 +63,8 @@ class Desired:
     schemata: Schemata | None = None
     reclaims: tuple[Reclaim, ...] = ()
     victims: tuple[Victim, ...] = ()
+    ballast: Mask | None = None
+    cookies: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +134,8 @@ class Plan:
     schemata: Schemata | None = None
     reclaims: tuple[Reclaim, ...] = ()
     victims: tuple[Victim, ...] = ()
+    ballast: Mask | None = None
+    cookies: bool = False
 
 
 def arbitrate(wishes: Iterable[tuple[str, Desired]]) -> Plan:
@@ -153,6 +158,8 @@ def arbitrate(wishes: Iterable[tuple[str, Desired]]) -> Plan:
         schemata=_last(one.schemata for one in desired),
         reclaims=tuple(reclaim for one in desired for reclaim in one.reclaims),
         victims=tuple(victim for one in desired for victim in one.victims),
+        ballast=_last(one.ballast for one in desired),
+        cookies=any(one.cookies for one in desired),
     )
 
 
