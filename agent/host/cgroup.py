@@ -9,6 +9,7 @@ has no readings. Source: reference/kernel.md 2.3; kubernetes pkg/kubelet/cm.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +22,8 @@ from slacktide.kernel.kubepods import container_id, pod_uid
 _ROOT_DEPTH: Final = 4
 """kubepods is looked for this deep below the root: kind nests it two levels down."""
 
-_POD_DEPTH: Final = 3
+POD_DEPTH: Final = 3
+"""A pod lies at most this deep below kubepods."""
 
 _SEARCH_EVERY: Final = 30
 """The search for kubepods walks every cgroup near the root: once found, it is repeated only each so many listings."""
@@ -57,21 +59,43 @@ class CgroupLister:
         self.root = checked_group(root) if root else ""
         self._mount = hierarchy.controllers.get(controller)
         self.version: Version | None = self._mount.version if self._mount else None
-        self._tops: tuple[str, ...] = ()
+        self.tops: tuple[str, ...] = ()
         self._listings = 0
 
     def pods(self) -> tuple[PodGroup, ...]:
         """All pod groups there are now, sorted by path; empty when there is no kubepods (yet).
 
-        Raises a KernelError when the root exists but cannot be listed: that is no "no pods".
+        Raises a KernelError when the root exists but cannot be listed: that is no "no pods". `tops` are then the
+        groups called kubepods that were found.
         """
         if self._mount is None:
             return ()
-        if not self._tops or self._listings % _SEARCH_EVERY == 0:
-            self._tops = tuple(self._find_tops(self.root, _ROOT_DEPTH))
+        if not self.tops or self._listings % _SEARCH_EVERY == 0:
+            self.tops = tuple(self._find_tops(self.root, _ROOT_DEPTH))
         self._listings += 1
-        pods = [pod for top in self._tops for pod in self._pods_below(top, _POD_DEPTH)]
+        pods = [pod for top in self.tops for pod in self._pods_below(top, POD_DEPTH)]
         return tuple(sorted(pods, key=lambda pod: pod.group))
+
+    def pod(self, group: str) -> PodGroup | None:
+        """One pod's group as it is now; None when it is gone, or no pod's. Raises a KernelError as `pods` does."""
+        uid = pod_uid(os.path.basename(group))
+        if self._mount is None or uid is None:
+            return None
+        path = self.absolute(group)
+        try:
+            found = os.lstat(path)
+        except OSError as error:
+            problem = translate(path, error)
+            if isinstance(problem, Gone):
+                return None
+            raise problem from error
+        return PodGroup(group, found.st_ino, uid, self._containers(group)) if stat.S_ISDIR(found.st_mode) else None
+
+    @property
+    def mount(self) -> str:
+        """Where the controller is mounted."""
+        assert self._mount is not None
+        return self._mount.path
 
     def absolute(self, group: str) -> str:
         """Directory of `group` under this lister's mount."""
@@ -79,15 +103,15 @@ class CgroupLister:
         return os.path.join(self._mount.path, checked_group(group))
 
     def _find_tops(self, group: str, depth: int) -> Iterator[str]:
-        for name, _inode in self._children(group):
+        for name, _inode in self.children(group):
             path = f"{group}/{name}" if group else name
-            if name == "kubepods" or name == "kubepods.slice" or name.endswith("-kubepods.slice"):
+            if is_kubepods(name):
                 yield path
             elif depth > 1:
                 yield from self._find_tops(path, depth - 1)
 
     def _pods_below(self, group: str, depth: int) -> Iterator[PodGroup]:
-        for name, inode in self._children(group):
+        for name, inode in self.children(group):
             path = f"{group}/{name}"
             uid = pod_uid(name)
             if uid is not None:
@@ -97,14 +121,17 @@ class CgroupLister:
 
     def _containers(self, group: str) -> tuple[ContainerGroup, ...]:
         found = []
-        for name, inode in self._children(group):
+        for name, inode in self.children(group):
             leaf = container_id(name)
             if leaf is not None:
                 found.append(ContainerGroup(f"{group}/{name}", inode, leaf))
         return tuple(sorted(found, key=lambda container: container.group))
 
-    def _children(self, group: str) -> list[tuple[str, int]]:
-        """Sub-directories with their inodes; a directory that went away has none."""
+    def children(self, group: str) -> list[tuple[str, int]]:
+        """Sub-directories of a group ("" is the mount) with their inodes; one that went away has none.
+
+        Raises a KernelError when it is there and cannot be listed.
+        """
         assert self._mount is not None
         path = os.path.join(self._mount.path, group) if group else self._mount.path
         try:
@@ -115,6 +142,11 @@ class CgroupLister:
             if isinstance(problem, Gone):
                 return []
             raise problem from error
+
+
+def is_kubepods(name: str) -> bool:
+    """Whether a directory of this name holds the pods of a kubelet."""
+    return name == "kubepods" or name == "kubepods.slice" or name.endswith("-kubepods.slice")
 
 
 def open_group(directory: str, inode: int) -> int:

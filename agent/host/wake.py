@@ -1,0 +1,32 @@
+"""Lets the control thread sleep until its next beat, and be woken before by a watched directory or another thread."""
+
+from __future__ import annotations
+
+import os
+import select
+
+
+class Waker:
+    """One eventfd and, where there is one, the descriptor of a watch. `wait` is for one thread, `wake` for any."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def wake(self) -> None:
+        """End the wait under way, or the next one."""
+        os.eventfd_write(self._fd, 1)
+
+    def wait(self, seconds: float, watched: int | None = None) -> bool:
+        """Wait at most `seconds`, or until woken or until `watched` is readable; whether one of the two happened."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        if watched is not None:
+            poll.register(watched, select.POLLIN)
+        ready = poll.poll(max(0.0, seconds) * 1000)
+        if any(fd == self._fd for fd, _ in ready):
+            os.eventfd_read(self._fd)
+        return bool(ready)
+
+    def close(self) -> None:
+        """Give the descriptor back; nobody may wait any more."""
+        os.close(self._fd)
