@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+import msgspec
+
 
 class Way(enum.StrEnum):
     """How a pod is made to give way, mildest first."""
@@ -30,6 +32,15 @@ class Victim:
     numbers: tuple[tuple[str, str], ...] = ()
     drill: str = ""
     """Id of the drill that asked for it, empty in earnest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillOrder:
+    """The drill that presses now, as far as victims go: its id, and how many more it may take or (dry run) name."""
+
+    id: str
+    victims_left: int = 0
+    dry_run: bool = False
 
 
 class Outcome(enum.StrEnum):
@@ -61,15 +72,27 @@ class Attempt:
     at: float
     detail: str = ""
     retry_after_seconds: float | None = None
+    drill: str = ""
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """One eviction or kill that counts against a budget. `at` is monotonic seconds; those before a restart count."""
+
+    uid: str
+    at: float
+    way: Way
+    drill: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictorView:
     """What the evictor has done, as the policy sees it. `attempts` has the last one of each pod that still matters.
 
-    `api_away_seconds` is how long the API has not answered (None: it answers). `frozen` are UIDs that we froze.
+    `spent` is what counts against the budgets, a pod once. `api_away_seconds` is how long the API has not answered
+    (None: it answers). `frozen` are UIDs that we froze.
     """
 
     attempts: tuple[Attempt, ...] = ()
+    spent: tuple[Spent, ...] = ()
     frozen: frozenset[str] = frozenset()
     api_away_seconds: float | None = None

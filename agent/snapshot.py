@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.counters import CpuCounters, CpuKnobs, MemoryReading, NodeCounters, PodReading
-from agent.eviction import EvictorView
+from agent.eviction import DrillOrder, EvictorView
 from agent.gpu import Gpu
 from agent.policy.rung import RungStatus
 from agent.pressure import Pressure
@@ -51,9 +51,9 @@ class PodIdentity:
     """What the API says of a pod that matters here. `requested` is plain for LS, batch for BE.
 
     `created_at` is seconds since the epoch (None: not stated). `terminating` is a pod with a deletion timestamp or
-    one that ended. `evictable` is false where an annotation opts out. `batch_only`: it asks for batch resources and
-    no native CPU or memory, so the kubelet limits nothing. `batch_limit` is the sum of its containers' limits, None
-    in a part where any of them has none.
+    one that ended, `grace_seconds` how long it may take to end (None: not known). `evictable` is false where an
+    annotation opts out. `batch_only`: it asks for batch resources and no native CPU or memory, so the kubelet limits
+    nothing. `batch_limit` is the sum of its containers' limits, None in a part where any of them has none.
     """
 
     namespace: str
@@ -67,6 +67,7 @@ class PodIdentity:
     priority: int = 0
     created_at: float | None = None
     terminating: bool = False
+    grace_seconds: float | None = None
     evictable: bool = True
     batch_only: bool = False
     batch_limit: Amount = NOTHING_KNOWN
@@ -126,7 +127,7 @@ class NodeSnapshot:
     `at` is monotonic, `wall` seconds since the epoch. `unmatched` counts pod cgroups that no API pod claims,
     `vanished` pods that went away while they were read. `threads` are those of BE pods; None where nothing was looked
     at. `ladder` is where each rung stood after the last decision. `node_psi_memory` is the share of the turn in which
-    some task of the node waited for memory.
+    some task of the node waited for memory. `drill` is the drill that presses LS now.
     """
 
     at: float
@@ -152,6 +153,7 @@ class NodeSnapshot:
     node_psi_memory: float | None = None
     node_psi_memory_full: float | None = None
     swap_free_ratio: float | None = None
+    drill: DrillOrder | None = None
 
     def of(self, tier: Tier) -> Usage:
         """Usage of a tier; unknown parts are None."""

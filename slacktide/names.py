@@ -14,6 +14,12 @@ TIER_LABEL: Final = "slacktide.io/tier"
 KOORDINATOR_QOS_LABEL: Final = "koordinator.sh/qosClass"
 """Koordinator's pod label, honoured so that a cluster can move over without relabelling."""
 
+EVICTABLE_ANNOTATION: Final = "slacktide.io/evictable"
+"""Pod annotation: any value but `true` keeps the agent from evicting, freezing or killing the pod."""
+
+KOORDINATOR_EVICTION_LABEL: Final = "koordinator.sh/eviction-enabled"
+"""Koordinator's pod label; here only `false` counts, as an opt-out, since a BE pod may be evicted without one."""
+
 FORECAST_ANNOTATION: Final = "slacktide.io/forecast"
 """Node annotation that carries `slacktide.forecast.Forecast` as JSON."""
 
