@@ -23,12 +23,15 @@ MAX_NATURAL_LOAD = 0.85
 MIN_RUN_SHARE = 0.05
 """LS that ran less than this share of one CPU is judged as if it had, or a few microseconds would make a ratio."""
 
-Kind = Literal["run-delay", "psi", "no-ls"]
+Kind = Literal["run-delay", "psi", "no-ls", "drill"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
-    """LS pressure over `window_seconds`; `natural` is what LS would suffer alone at this load, in the same unit."""
+    """LS pressure over `window_seconds`; `natural` is what LS would suffer alone at this load, in the same unit.
+
+    Kind `drill` is no measurement: somebody raised the signal on purpose.
+    """
 
     kind: Kind
     value: float
@@ -39,6 +42,19 @@ class Pressure:
     def excess(self) -> float:
         """What is left to blame on others; negative when LS waits less than expected."""
         return self.value - self.natural
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """Whether LS is short of CPU because of BE, judged once a look by `agent.policy.shortage`.
+
+    `short` None is "not known". `calm` is far enough from short to give BE more; neither short nor calm is the hold
+    band. Both are never true at once.
+    """
+
+    short: bool | None
+    calm: bool
+    reason: str
 
 
 def erlang_c(load: float, cpus: int) -> float:

@@ -1,0 +1,210 @@
+"""Drills over gRPC: who may call, what is refused and how, and what a watcher gets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+import time
+
+import grpc
+import pytest
+
+from agent.drill import Kind, Phase, Seen
+from agent.drill_board import DrillBoard
+from agent.drill_service import DrillServer, DrillService, DrillSettings
+from agent.policy.rung import RungStatus
+from slacktide.errors import SettingsError
+from slacktide.v1 import drill_pb2 as pb
+from slacktide.v1 import drill_pb2_grpc
+from tests.patience import PATIENCE
+from tests.pki import Pki
+
+DEADLINE = 10 * PATIENCE
+
+
+@pytest.fixture
+def board():
+    return DrillBoard(time.monotonic)
+
+
+@pytest.fixture
+def serve(board):
+    servers = []
+
+    def start(settings, why_not=lambda kind: ""):
+        server = DrillServer(settings, DrillService("n1", board, lambda: settings, why_not))
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def stub(serve, tmp_path):
+    settings = DrillSettings(listen=f"unix:{tmp_path}/run/drill.sock", victims_max=3, duration_max_seconds=60)
+    serve(settings)
+    with grpc.insecure_channel(settings.listen) as channel:
+        yield drill_pb2_grpc.DrillServiceStub(channel)
+
+
+def request(**changed):
+    values = {"node": "n1", "pressure": pb.PRESSURE_KIND_SIGNAL, "duration_millis": 1000, "reason": "game day"}
+    return pb.StartDrillRequest(**{**values, **changed})
+
+
+def seen(at, level=0, limit=None):
+    rung = RungStatus(name="contention", level=level, top=3, since=0.0, reason="LS waits")
+    return Seen(at=at, rungs={"contention": rung}, be_limit_millis=limit)
+
+
+def refused(call, *arguments):
+    with pytest.raises(grpc.RpcError) as caught:
+        call(*arguments, timeout=DEADLINE)
+    return caught.value.code(), caught.value.details()
+
+
+def test_a_drill_from_start_to_result(stub, board):
+    drill_id = stub.StartDrill(request(victim_budget=1), timeout=DEADLINE).drill_id
+    heard = []
+    stream = stub.WatchDrill(pb.WatchDrillRequest(drill_id=drill_id), timeout=DEADLINE)
+    steps = iter([seen(0.0), seen(0.05, 1), seen(0.06, 1, 500), seen(1.0, 1, 500), seen(1.5)])
+    for message in stream:
+        heard.append(message)
+        if (step := next(steps, None)) is not None:
+            board.observe(step)
+    assert heard[0].phase == pb.DRILL_PHASE_WAITING
+    assert not heard[0].HasField("elapsed_millis")
+    assert heard[-1].phase == pb.DRILL_PHASE_RECOVERED
+    result = heard[-1].result
+    assert (result.detected_millis, result.throttled_millis, result.recovered_millis) == (50, 60, 1500)
+    assert not result.HasField("evicted_millis")
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"node": "n2"}, "this is 'n1'"),
+        ({"pressure": pb.PRESSURE_KIND_UNSPECIFIED}, "known: signal, load"),
+        ({"duration_millis": 0}, "range 1 to 60000"),
+        ({"duration_millis": 60_001}, "range 1 to 60000"),
+        ({"victim_budget": 4}, "at most 3"),
+        ({"intensity_percent": 101}, "range 0 to 100"),
+    ],
+)
+def test_a_bad_request_names_the_field_and_its_bound(stub, board, changed, word):
+    code, text = refused(stub.StartDrill, request(**changed))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert word in text
+    assert board.current() is None
+
+
+def test_a_second_drill_is_refused(stub):
+    stub.StartDrill(request(), timeout=DEADLINE)
+    code, text = refused(stub.StartDrill, request())
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "runs" in text
+
+
+def test_a_node_in_trouble_or_without_load_refuses(serve, board, tmp_path):
+    settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock")
+    serve(settings, lambda kind: "drill.load is off" if kind is Kind.LOAD else "")
+    with grpc.insecure_channel(settings.listen) as channel:
+        stub = drill_pb2_grpc.DrillServiceStub(channel)
+        code, text = refused(stub.StartDrill, request(pressure=pb.PRESSURE_KIND_LOAD))
+        assert (code, text) == (grpc.StatusCode.FAILED_PRECONDITION, "drill.load is off")
+        stub.StartDrill(request(), timeout=DEADLINE)
+
+
+def test_an_unknown_drill_is_not_found(stub):
+    assert refused(stub.AbortDrill, pb.AbortDrillRequest(drill_id="x"))[0] is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stub.WatchDrill(pb.WatchDrillRequest(drill_id="x"), timeout=DEADLINE))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_abort_ends_the_stream(stub, board):
+    drill_id = stub.StartDrill(request(), timeout=DEADLINE).drill_id
+    board.observe(seen(0.0))
+    assert "next beat" in stub.AbortDrill(pb.AbortDrillRequest(drill_id=drill_id), timeout=DEADLINE).message
+    board.observe(seen(0.1))
+    last = list(stub.WatchDrill(pb.WatchDrillRequest(drill_id=drill_id), timeout=DEADLINE))[-1]
+    assert last.phase == pb.DRILL_PHASE_ABORTED
+    assert last.message == "aborted by the owner of the socket"
+
+
+def test_a_watcher_that_goes_away_starts_the_dead_man_timer(stub, board):
+    drill_id = stub.StartDrill(request(dead_man_millis=200), timeout=DEADLINE).drill_id
+    stream = stub.WatchDrill(pb.WatchDrillRequest(drill_id=drill_id), timeout=DEADLINE)
+    next(stream)
+    stream.cancel()
+    stop = time.monotonic() + DEADLINE
+    while board.active() is not None and time.monotonic() < stop:
+        board.observe(seen(time.monotonic()))
+        threading.Event().wait(0.02)
+    assert board.current().phase is Phase.ABORTED
+    assert "nobody watched" in board.current().message
+
+
+def test_the_socket_is_its_owners_alone_and_goes_with_the_server(board, tmp_path):
+    settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock")
+    server = DrillServer(settings, DrillService("n1", board, lambda: settings))
+    server.start()
+    path = settings.listen.removeprefix("unix:")
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    server.stop()
+    assert not os.path.exists(path)
+
+
+def test_nothing_is_served_over_tcp_without_certificates(board):
+    settings = DrillSettings(listen="127.0.0.1:0")
+    with pytest.raises(SettingsError) as caught:
+        DrillServer(settings, DrillService("n1", board, lambda: settings))
+    text = str(caught.value)
+    for name in ("tls_key_file", "tls_certificate_file", "tls_client_ca_file", "allowed_callers"):
+        assert name in text
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl command")
+    made = Pki(tmp_path_factory.mktemp("pki"))
+    made.server = made.issue("server", "/CN=agent", "subjectAltName=IP:127.0.0.1\n")
+    made.known = made.issue("known", "/CN=driller", "extendedKeyUsage=clientAuth\n")
+    made.stranger = made.issue("stranger", "/CN=somebody", "extendedKeyUsage=clientAuth\n")
+    return made
+
+
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize(
+    ("caller", "code"),
+    [("known", None), ("stranger", grpc.StatusCode.PERMISSION_DENIED), (None, grpc.StatusCode.UNAVAILABLE)],
+)
+def test_over_tcp_only_named_callers_may_drill(serve, pki, caller, code):
+    certificate, key = pki.server
+    server = serve(
+        DrillSettings(
+            listen="127.0.0.1:0",
+            tls_certificate_file=certificate,
+            tls_key_file=key,
+            tls_client_ca_file=pki.ca,
+            allowed_callers=("driller",),
+        )
+    )
+    own = tuple(content(path) for path in reversed(getattr(pki, caller))) if caller else (None, None)
+    credentials = grpc.ssl_channel_credentials(content(pki.ca), *own)
+    with grpc.secure_channel(f"127.0.0.1:{server.port}", credentials) as channel:
+        stub = drill_pb2_grpc.DrillServiceStub(channel)
+        if code is None:
+            assert stub.StartDrill(request(), timeout=DEADLINE).drill_id
+        else:
+            assert refused(stub.StartDrill, request())[0] is code
