@@ -22,7 +22,10 @@ class BandwidthUnit(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheControl:
-    """One cache resource (L3, L3CODE, L3DATA, L2...) as info/ describes it; `domains` are its cache ids."""
+    """One cache resource (L3, L3CODE, L3DATA, L2...) as info/ describes it; `domains` are its cache ids.
+
+    `exclusive` has, by domain, the bits of exclusive or pseudo-locked groups: a mask must not hit them.
+    """
 
     name: str
     full_mask: int
@@ -31,11 +34,15 @@ class CacheControl:
     shareable: int
     closids: int
     domains: frozenset[int]
+    exclusive: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandwidthControl:
-    """The MB resource. `maximum` is what an unlimited domain holds, `granularity` the step it rounds to."""
+    """The MB resource. `maximum` is what an unlimited domain holds, `granularity` the step it rounds up to.
+
+    `per_thread` false: hyperthreads of one core share the strictest limit of both ("max" throttle mode).
+    """
 
     unit: BandwidthUnit
     minimum: int
@@ -74,13 +81,15 @@ class Schemata:
 class RdtGroupReading:
     """Monitoring of one class: per domain None where the hardware gave no number, with the reason in `missing`.
 
-    `at` is monotonic. `total_bytes` and `local_bytes` are cumulative counters summed over leaf groups.
+    `at` is monotonic. `total_bytes` and `local_bytes` are cumulative counters summed over leaf groups. `rates` are
+    bytes per second since the look before, by domain, None when unknown.
     """
 
     at: float
     occupancy_bytes: Mapping[int, int | None] = field(default_factory=dict)
     total_bytes: Mapping[int, int | None] = field(default_factory=dict)
     local_bytes: Mapping[int, int | None] = field(default_factory=dict)
+    rates: Mapping[int, float | None] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -88,7 +97,9 @@ class RdtGroupReading:
 class RdtReading:
     """One look at resctrl. `held` is what the BE class holds now (None: there is none).
 
-    `*_rate` are bytes per second between the last two looks, None when unknown. `foreign` counts classes of others.
+    `at` is monotonic, when the look ended: a reader that hangs leaves an old one. `ls` is the default class, which
+    holds all that is neither BE nor in a class of others. `*_rate` are bytes per second between the last two looks,
+    None when unknown. `foreign` counts groups of others.
     """
 
     info: RdtInfo
@@ -101,3 +112,4 @@ class RdtReading:
     held: Schemata | None = None
     foreign: int = 0
     problem: str = ""
+    at: float | None = None
