@@ -1,22 +1,27 @@
-"""The control loop: two rhythms on one thread of its own, fixed-rate by the monotonic clock.
+"""The control loop: two rhythms on one thread of its own, fixed-rate by the monotonic clock, and arrivals in between.
 
 *Beat* (20 Hz): read what decides urgency; an urgent policy may cut BE at once. *Turn* (1 Hz): sweep, snapshot,
-policies, executor, sample, status. Nothing here waits for the network: pods come from a cache, samples go into a
-queue. A late beat or turn is counted and the missed ones are skipped, never made up for.
+policies, executor, sample, status. *Arrival*: a pod or container came; the prompt policies judge it at once, and it
+gets what they and the limits in force want of it. Beats and turns that are due go first, and arrivals rest for as
+long as they took, so that a storm of them takes at most half of the thread. Nothing here waits for the network: pods
+come from a cache, samples go into a queue. A late beat or turn is counted and the missed ones are skipped, never made
+up for.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from agent.act.executor import Executor, Outcome, PlanError
+from agent.arrival import Newcomer, Newcomers, Watch, changed_pods, joined, part_of
 from agent.beat import Beat, Reading
 from agent.counters import NodeCounters
 from agent.host.cgroup import PodGroup
+from agent.host.wake import Waker
 from agent.pods import PodBook
 from agent.policy.base import Context, Desired, Plan, Policy, arbitrate
 from agent.settings import AgentSettings
@@ -33,7 +38,10 @@ _LATE_PERIODS: Final = 1.0
 _COUNTERS: Final = (
     *("turns", "beats", "cuts", "late_beats", "late_turns", "errors"),
     *("spread_new", "spread_moves", "spread_foreign"),
+    *("arrivals", "arrivals_unknown"),
 )
+_AT_ONCE: Final = 8
+"""Pods that one arrival step takes."""
 
 
 P = TypeVar("P")
@@ -58,6 +66,9 @@ class Threads(Protocol):
     def fresh(self, max_threads: int) -> ThreadSweep | None:
         """Those that came since; None when there are none."""
 
+    def include(self, pods: Sequence[PodGroup]) -> None:
+        """Look for fresh ones in these pods, too, until the next sweep."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
@@ -75,9 +86,11 @@ class Turn:
 class Loop:
     """Owns executor, policies, beat and window.
 
-    `on_turn` and `on_sample` are called on the control thread and must not block. `last_sign` is when a turn last
-    went well. `counters`: turns, beats, cuts, late_beats, late_turns, errors, and what policies count. `threads` is
-    where BE threads are read from; None where no policy places any.
+    `on_turn`, `on_sample` and `on_arrival` (seconds from when something new was seen until its limits were written)
+    are called on the control thread and must not block. `last_sign` is when a turn last went well. `counters`: turns,
+    beats, cuts, late_beats, late_turns, errors, arrivals, arrivals_unknown (the API did not have the pod yet), and
+    what policies count. `threads` is where BE threads are read from; None where no policy places any. Without
+    `watch` newcomers wait for the turn.
     """
 
     def __init__(
@@ -92,7 +105,9 @@ class Loop:
         *,
         on_turn: Callable[[Turn], None],
         on_sample: Callable[[Sample], None],
+        on_arrival: Callable[[float], None] = lambda _seconds: None,
         threads: Threads | None = None,
+        watch: Watch | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -105,7 +120,13 @@ class Loop:
         self._executor = executor
         self._on_turn = on_turn
         self._on_sample = on_sample
+        self._on_arrival = on_arrival
         self._threads = threads
+        self._watch = watch
+        self._newcomers = Newcomers()
+        self._late: dict[str, PodGroup] = {}
+        self._rest_until = clock()
+        self._retry = False
         self._clock = clock
         self._wall = wall
         self._window = Window(settings().report.window_seconds)
@@ -119,19 +140,32 @@ class Loop:
         self._gist: object = None
         self._held = "no turn yet"
         self._stop = threading.Event()
+        self._waker: Waker | None = None
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self.last_sign = clock()
         self.counters = dict.fromkeys(_COUNTERS, 0)
 
     def start(self) -> None:
         """Start the control thread."""
+        self._waker = Waker()
         self._thread.start()
+
+    def wake(self) -> None:
+        """Look at once for newcomers that the API did not have yet; for any thread, an informer's."""
+        self._retry = True
+        if self._waker is not None:
+            self._waker.wake()
 
     def stop(self, deadline_seconds: float) -> bool:
         """End the thread; whether it ended in time."""
         self._stop.set()
+        self.wake()
         self._thread.join(deadline_seconds)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        if self._waker is not None:
+            self._waker.close()
+        return True
 
     def _run(self) -> None:
         """Beats at a fixed rate, and a turn in place of every so many of them."""
@@ -146,7 +180,17 @@ class Loop:
             elif now >= next_beat:
                 next_beat = self._advance(next_beat, settings.beat_seconds, now, "late_beats")
                 self._guarded(self.beat)
-            self._stop.wait(max(0.0, min(next_beat, next_turn) - self._clock()))
+            if self._clock() >= self._rest_until:
+                self._guarded(self.arrive)
+            self._sleep(min(next_beat, next_turn))
+
+    def _sleep(self, until: float) -> None:
+        """Until then, or until something comes that may be looked at; an arrival step rests as long as it took."""
+        assert self._waker is not None
+        now = self._clock()
+        rests = self._rest_until > now
+        watched = None if rests or self._watch is None else self._watch.fileno()
+        self._waker.wait((min(until, self._rest_until) if rests else until) - now, watched)
 
     def _advance(self, due: float, period: float, now: float, late: str) -> float:
         """The next due time after `now` on the same grid; what was missed is counted once."""
@@ -174,7 +218,7 @@ class Loop:
         before = self._limit()
         fresh = self._threads.fresh(self._settings().spread.max_threads) if self._threads else None
         urgent = self._with_reading(self._snapshot, urgent=True, at=self._reading.at, threads=fresh)
-        self._decide(urgent, urgent_only=True)
+        self._decide(urgent, lambda policy: policy.urgent)
         if fresh is not None:
             self._place(self._plan())
         after = self._limit()
@@ -198,6 +242,10 @@ class Loop:
         primed, self._sweep, before = self._sweep is not None, sweep, self._sweep
         snapshot = self._with_threads(self._with_reading(self._picture(before, sweep, identities)))
         self._snapshot, self._identities = snapshot, identities
+        self._late.clear()
+        if self._watch is not None:
+            self._watch.follow()
+            self._newcomers.keep({group.group for group in self._host.last_groups})
         self._follow(snapshot)
         held = "" if self._pods.synced else "the API has not answered yet: limits stay as they are"
         self._held = held = held or ("" if primed else "first look: rates need a second one")
@@ -210,6 +258,73 @@ class Loop:
         self._finish(begin, snapshot, plan, held)
         if self._pods.synced:
             self._collect(snapshot, plan)
+
+    def arrive(self) -> None:
+        """Judge pods and containers that came, and limit those alone; bounded work, also when very many came."""
+        if self._watch is None:
+            return
+        begin = self._clock()
+        for arrival in self._watch.take(_AT_ONCE):
+            self._newcomers.add(arrival)
+        if self._retry:
+            self._retry = False
+            self._newcomers.retry()
+        if self._snapshot is None or self._held:
+            self._newcomers.clear()
+            return
+        due = self._newcomers.due(begin, _AT_ONCE)
+        if not due:
+            return
+        known = self._pods.find({newcomer.pod.uid for newcomer in due})
+        for newcomer in due:
+            if newcomer.pod.uid not in known and self._newcomers.missed(newcomer, begin):
+                self.counters["arrivals_unknown"] += 1
+        ready = [newcomer for newcomer in due if newcomer.pod.uid in known]
+        try:
+            limited = self._admit([newcomer.pod for newcomer in ready], known) if ready else set()
+        finally:
+            for newcomer in ready:
+                self._newcomers.looked(newcomer)
+            self._rest_until = self._clock() + (self._clock() - begin)
+        self._told(ready, limited)
+
+    def _told(self, ready: Sequence[Newcomer], limited: Collection[str]) -> None:
+        """Count those looked at for the first time, and say how soon they were limited."""
+        for newcomer in ready:
+            if newcomer.looks == 1:
+                self.counters["arrivals"] += 1
+                if newcomer.pod.group in limited:
+                    self._on_arrival(self._clock() - newcomer.at)
+
+    def _admit(self, pods: Sequence[PodGroup], known: Mapping[str, PodIdentity]) -> set[str]:
+        """Let prompt policies judge the node with these pods; carry out what changed, and all that these are to have.
+
+        Returns the cgroups of pods for which anything is wanted.
+        """
+        assert self._snapshot is not None
+        before, groups = self._plan(), {pod.group for pod in pods}
+        snapshot = joined(self._snapshot, pods, known)
+        self._late.update({pod.group: pod for pod in pods})
+        if snapshot is not None:
+            self._snapshot = snapshot
+            fresh = self._fresh_in(pods)
+            prompt = self._with_reading(snapshot, urgent=True, at=self._clock(), threads=fresh)
+            self._decide(prompt, lambda policy: policy.urgent or getattr(policy, "prompt", False))
+            if fresh is not None:
+                self._place(self._plan())
+        plan, everything = self._plan(), {pod.group for pod in self._snapshot.pods}
+        groups |= changed_pods(before, plan, everything)
+        self._apply(plan, only=groups)
+        return changed_pods(Plan(), plan, everything)
+
+    def _fresh_in(self, pods: Sequence[PodGroup]) -> ThreadSweep | None:
+        """Threads that nobody saw yet, with those of BE pods that came."""
+        if self._threads is None:
+            return None
+        assert self._snapshot is not None
+        be = {pod.group for pod in self._snapshot.pods_of(Tier.BE)}
+        self._threads.include([pod for pod in pods if pod.group in be])
+        return self._threads.fresh(self._settings().spread.max_threads)
 
     def _picture(self, before: Sweep | None, sweep: Sweep, identities: Mapping[str, PodIdentity]) -> NodeSnapshot:
         return build(
@@ -255,10 +370,10 @@ class Loop:
         use, capacity = snapshot.of(Tier.LS).cpu_millis, snapshot.capacity.cpu_millis
         self._beat.follow(ls, use / capacity if use is not None and capacity else None)
 
-    def _decide(self, snapshot: NodeSnapshot, *, urgent_only: bool = False) -> None:
+    def _decide(self, snapshot: NodeSnapshot, asked: Callable[[Policy], bool] = lambda _policy: True) -> None:
         settings = self._settings()
         for policy in self._policies:
-            if urgent_only and not policy.urgent:
+            if not asked(policy):
                 continue
             own = getattr(settings, policy.name)
             desired, state = policy.decide(snapshot, self._states[policy.name], own, self._context)
@@ -276,10 +391,11 @@ class Loop:
         limits = [desired.be_limit_millis for desired in self._desired.values() if desired.be_limit_millis is not None]
         return min(limits, default=None)
 
-    def _apply(self, plan: Plan) -> None:
-        """Carry out what the plan wants of cgroups."""
+    def _apply(self, plan: Plan, only: Collection[str] | None = None) -> None:
+        """Carry out what the plan wants of cgroups, or of these pods and their containers alone."""
         if not self._settings().observe_only and not self._context.capabilities.observe_only:
-            self._log_problems(self._carry_out(self._executor.apply, plan))
+            wanted = plan if only is None else part_of(plan, only)
+            self._log_problems(self._carry_out(self._executor.apply, wanted, only))
 
     def _place(self, plan: Plan) -> None:
         """Carry out what the plan wants of threads; a plan that is refused as a whole is so for each of them."""
@@ -289,12 +405,13 @@ class Loop:
         self._refused |= outcome.refused
         self._log_problems(outcome)
 
-    def _carry_out(self, act: _Act[P], plan: P) -> Outcome:
-        """Do it on the pods that API and kernel agree on."""
+    def _carry_out(self, act: _Act[P], plan: P, only: Collection[str] | None = None) -> Outcome:
+        """Do it on the pods that API and kernel agree on, or on those of them that are named."""
         assert self._snapshot is not None
-        by_group = {group.group: group for group in self._host.last_groups}
+        by_group = {group.group: group for group in self._host.last_groups} | self._late
         identities = {pod.group: pod.identity for pod in self._snapshot.pods}
-        groups = {group: by_group[group] for group in identities if group in by_group}
+        named = identities.keys() if only is None else identities.keys() & only
+        groups = {group: by_group[group] for group in identities if group in named and group in by_group}
         try:
             return act(plan, groups, identities)
         except PlanError as error:

@@ -7,7 +7,7 @@ empty list, takes nothing away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from agent.snapshot import PodIdentity
@@ -76,12 +76,25 @@ class PodBook:
             seen[uid] = pod
             if is_terminal(pod) and uid not in present:
                 continue
-            if self._seen.get(uid) is pod and uid in self._known:
-                kept[uid] = self._known[uid]
-            else:
-                kept[uid] = identity_of(pod, self._names)
+            kept[uid] = self._identity(uid, pod)
         self._known, self._seen = kept, seen
         return kept
+
+    def find(self, uids: Collection[str]) -> Mapping[str, PodIdentity]:
+        """Identities of these pods between two refreshes; those that the API does not have are left out."""
+        found = {uid: self._known[uid] for uid in uids if uid in self._known}
+        seen: dict[str, Pod] = {}
+        for pod in self._source.items() if self._source.synced else ():
+            uid = pod.metadata.uid.lower()
+            if uid in uids:
+                found[uid], seen[uid] = self._identity(uid, pod), pod
+        self._known, self._seen = self._known | found, self._seen | seen
+        return found
+
+    def _identity(self, uid: str, pod: Pod) -> PodIdentity:
+        """Of the newest `pod`; one that did not change is not looked at again."""
+        known = self._known.get(uid)
+        return known if known is not None and self._seen.get(uid) is pod else identity_of(pod, self._names)
 
 
 def requested_of(identities: Iterable[PodIdentity], tier: Tier) -> Amount:

@@ -83,6 +83,11 @@ class ThreadReader:
             fresh=True,
         )
 
+    def include(self, pods: Sequence[PodGroup]) -> None:
+        """Look for fresh threads in these pods, too, until the next sweep watches them or leaves them out."""
+        watched = {key for _, key in self._watched}
+        self._watched += [(path, key) for pod in pods for key, path in self._places(pod) if key not in watched]
+
     def _places(self, pod: PodGroup) -> Iterator[tuple[GroupKey, str]]:
         yield GroupKey(pod.group, pod.inode), self._lister.absolute(pod.group)
         for container in pod.containers:

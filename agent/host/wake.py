@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 
 
 class Waker:
@@ -11,10 +12,13 @@ class Waker:
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
 
     def wake(self) -> None:
-        """End the wait under way, or the next one."""
-        os.eventfd_write(self._fd, 1)
+        """End the wait under way, or the next one; nothing after `close`."""
+        with self._lock:
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
 
     def wait(self, seconds: float, watched: int | None = None) -> bool:
         """Wait at most `seconds`, or until woken or until `watched` is readable; whether one of the two happened."""
@@ -29,4 +33,6 @@ class Waker:
 
     def close(self) -> None:
         """Give the descriptor back; nobody may wait any more."""
-        os.close(self._fd)
+        with self._lock:
+            os.close(self._fd)
+            self._fd = -1
