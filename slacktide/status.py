@@ -33,6 +33,52 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the pod's cgroup is in the idle class (cpu.idle)."""
 
 
+class RungReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one rung of the ladder stands. Level 0 is open, `top` is all that it can do."""
+
+    name: str
+    level: int
+    top: int
+    reason: str = ""
+    for_seconds: float | None = None
+    """How long it has stood there; None while it was never engaged."""
+    opens_when: str = ""
+
+
+class VictimReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that shall give way, or did, and what became of it."""
+
+    namespace: str
+    name: str
+    uid: str
+    way: str
+    reason: str
+    outcome: str = ""
+    """Empty while nothing was tried yet."""
+    drill: str = ""
+
+
+class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The drill that runs, or ran last."""
+
+    id: str
+    phase: str
+    message: str
+    caller: str
+    reason: str = ""
+
+
+class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU; None is what the card does not tell."""
+
+    index: int
+    name: str
+    utilisation_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_celsius: int | None = None
+
+
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent knows and does right now."""
 
@@ -58,3 +104,13 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What this node lacks -> why, such as psi -> 'cgroup v1 has none'."""
     counters: dict[str, int] = {}
     """Drift, vanished pods, spool drops and the like, since the agent started."""
+    rungs: list[RungReport] = []
+    """The ladder, mildest rung first."""
+    closed: str = ""
+    """Why nothing more may be sold here; empty when it may."""
+    observe_only: bool = False
+    """Whether nothing is written: what is said above is what would be done."""
+    victims: list[VictimReport] = []
+    drill: DrillReport | None = None
+    gpus: list[GpuReport] | None = None
+    """None where no GPU can be read."""
