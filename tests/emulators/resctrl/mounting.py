@@ -1,0 +1,156 @@
+"""Mount an emulated machine in a process of its own, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import importlib.util
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.emulators.resctrl.control import Control
+from tests.emulators.resctrl.profiles import PROFILES, Profile
+from tests.patience import PATIENCE
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+START_SECONDS = 20 * PATIENCE
+STOP_SECONDS = 5 * PATIENCE
+_DETACH = 2
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def missing() -> str | None:
+    """Why nothing can be mounted here, None where it can."""
+    if os.geteuid() != 0:
+        return "mounting needs root"
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return f"/dev/fuse cannot be opened: {error.strerror}"
+    if importlib.util.find_spec("mfusepy") is None:
+        return "the package mfusepy is not installed"
+    found = subprocess.run(
+        [sys.executable, "-c", "import mfusepy"], capture_output=True, text=True, timeout=START_SECONDS, check=False
+    )
+    return None if found.returncode == 0 else f"libfuse does not load: {found.stderr.strip().splitlines()[-1]}"
+
+
+def unmount(path: str, lazy: bool = True) -> None:
+    """Raises OSError EBUSY where something is open and `lazy` is not set; nothing mounted there is no error."""
+    if _LIBC.umount2(os.fsencode(path), _DETACH if lazy else 0) != 0:
+        code = ctypes.get_errno()
+        if code not in {errno.EINVAL, errno.ENOENT}:
+            raise OSError(code, os.strerror(code), path)
+
+
+def is_mounted(path: str) -> bool:
+    """Whether something is mounted at `path`."""
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+        return any(line.split(" ")[1].encode().decode("unicode_escape") == path for line in file)
+
+
+class Handle:
+    """A mounted machine."""
+
+    def __init__(self, profile: Profile, directory: Path, options: Iterable[str] | None) -> None:
+        self.profile = profile
+        self.path = str(directory / "resctrl")
+        """The mount point, in place of /sys/fs/resctrl."""
+        self.mounts_file = str(directory / "mounts")
+        """A text as of /proc/mounts, where the file system is called resctrl and has its options."""
+        self._directory = directory
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: Control | None = None
+        os.makedirs(self.path)
+        self.mount()
+
+    @property
+    def control(self) -> Control:
+        """What the test makes the machine do; see control.Commands. Raises RuntimeError when unmounted."""
+        if self._control is None:
+            raise RuntimeError(f"{self.path} is not mounted")
+        return self._control
+
+    @property
+    def pid(self) -> int:
+        """The process that serves the file system. Raises RuntimeError when unmounted."""
+        if self._process is None:
+            raise RuntimeError(f"{self.path} is not mounted")
+        return self._process.pid
+
+    def mount(self) -> None:
+        """Mount, without any group. Raises OSError EBUSY when mounted, RuntimeError with the log when it fails."""
+        if self._process is not None:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), self.path)
+        file = self._directory / "profile"
+        file.write_bytes(pickle.dumps(self.profile))
+        ours, theirs = socket.socketpair()
+        ours.settimeout(START_SECONDS)
+        command = [sys.executable, "-m", "tests.emulators.resctrl", self.path, "--profile-file", str(file)]
+        command += ["--control-fd", str(theirs.fileno()), "--parent", str(os.getpid())]
+        if self._options is not None:
+            command += ["--options", ",".join(self._options)]
+        with theirs, open(self._directory / "emulator.log", "ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()]
+            )
+        self._control = Control(ours)
+        try:
+            self._control.receive()
+            self.tell_mounts()
+        except (OSError, ValueError) as error:
+            self.close()
+            log_text = (self._directory / "emulator.log").read_text(errors="replace")
+            raise RuntimeError(f"the emulator did not mount {self.path}: {error}; its log: {log_text}") from error
+
+    def tell_mounts(self) -> None:
+        """Write the mounts file anew: after a remount with other options."""
+        lines = ["proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0", "sysfs /sys sysfs ro,relatime 0 0"]
+        if self._control is not None:
+            lines.append(f"resctrl {self.path} resctrl {','.join(['rw', 'relatime', *self.control.options()])} 0 0")
+        Path(self.mounts_file).write_text("".join(f"{line}\n" for line in lines))
+
+    def unmount(self, lazy: bool = False) -> None:
+        """Unmount as an administrator would. Raises OSError EBUSY where something is open and `lazy` is not set."""
+        unmount(self.path, lazy)
+        self.close()
+        self.tell_mounts()
+
+    def close(self) -> None:
+        """Unmount, whatever is open, and end the process."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                unmount(self.path)
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+            with contextlib.suppress(OSError):
+                unmount(self.path)
+
+
+@contextlib.contextmanager
+def mounted(profile: str | Profile, directory: Path, options: Iterable[str] | None = None) -> Iterator[Handle]:
+    """A machine below `directory`: its mount point, its mounts file and its log. Always unmounts.
+
+    `options`: mount options instead of the profile's. The process that serves it notices when this one dies, and
+    unmounts by itself. Raises RuntimeError where mounting fails.
+    """
+    handle = Handle(PROFILES[profile] if isinstance(profile, str) else profile, directory, options)
+    try:
+        yield handle
+    finally:
+        handle.close()
