@@ -65,6 +65,11 @@ class StateDir:
         return f"slacktide-{self.instance}"
 
     @property
+    def agent_cgroup(self) -> str:
+        """Name of the cgroup that the agent puts itself into."""
+        return f"{self.cgroup_root}-agent"
+
+    @property
     def api_socket(self) -> str:
         """Socket of the embedded API server."""
         return os.path.join(self.root, "run", "api.sock")

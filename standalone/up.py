@@ -244,7 +244,7 @@ def _remove_traces(state: StateDir, *, kill: bool) -> list[str]:
 
 
 def _sweep(hierarchy: Hierarchy, state: StateDir, *, kill: bool) -> list[str]:
-    left = sweep(hierarchy, state.cgroup_root, kill=kill)
+    left = [path for group in (state.cgroup_root, state.agent_cgroup) for path in sweep(hierarchy, group, kill=kill)]
     # Without `kill`, pods of an earlier life keep their groups on purpose.
     return left if kill else []
 
