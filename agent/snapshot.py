@@ -19,7 +19,7 @@ from agent.counters import CpuCounters, CpuKnobs, MemoryReading, NodeCounters, P
 from agent.eviction import DrillOrder, EvictorView
 from agent.gpu import Gpu
 from agent.policy.rung import RungStatus
-from agent.pressure import Pressure
+from agent.pressure import Pressure, Shortage
 from agent.resctrl import RdtReading
 from agent.threads import ThreadSweep
 from agent.topology import Topology
@@ -127,7 +127,8 @@ class NodeSnapshot:
     `at` is monotonic, `wall` seconds since the epoch. `unmatched` counts pod cgroups that no API pod claims,
     `vanished` pods that went away while they were read. `threads` are those of BE pods; None where nothing was looked
     at. `ladder` is where each rung stood after the last decision. `node_psi_memory` is the share of the turn in which
-    some task of the node waited for memory. `drill` is the drill that presses LS now.
+    some task of the node waited for memory. `drill` is the drill that presses LS now. `shortage` is what
+    `agent.policy.shortage` makes of this picture, None where nobody judged it.
     """
 
     at: float
@@ -154,6 +155,7 @@ class NodeSnapshot:
     node_psi_memory_full: float | None = None
     swap_free_ratio: float | None = None
     drill: DrillOrder | None = None
+    shortage: Shortage | None = None
 
     def of(self, tier: Tier) -> Usage:
         """Usage of a tier; unknown parts are None."""
