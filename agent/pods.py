@@ -8,13 +8,18 @@ empty list, takes nothing away.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import Protocol
 
-from agent.snapshot import PodIdentity
+from agent.snapshot import ContainerIdentity, PodIdentity
+from slacktide import quantity
 from slacktide.errors import QuantityError
 from slacktide.forecast import Amount
-from slacktide.objects import Pod, is_terminal
-from slacktide.resources import batch_request, limits_of, requests_of
+from slacktide.kernel.kubepods import container_id
+from slacktide.names import EVICTABLE_ANNOTATION, KOORDINATOR_EVICTION_LABEL
+from slacktide.objects import Container, Pod, Quantity, is_terminal, is_terminating
+from slacktide.resources import CPU, MEMORY, limits_of, requests_of
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier, tier_of
 
@@ -32,23 +37,105 @@ class PodSource(Protocol):
 
 def identity_of(pod: Pod, names: ResourceNames) -> PodIdentity:
     """What matters of `pod`. A quantity that cannot be read makes its amounts unknown, not 0."""
-    tier = tier_of(pod, frozenset({names.cpu, names.memory}))
     meta = pod.metadata
-    try:
-        plain, limits = requests_of(pod), limits_of(pod)
-        plain_amount = Amount(cpu_millis=plain.get("cpu", 0), memory_bytes=plain.get("memory", 0))
-        requested = batch_request(pod, names) if tier is Tier.BE else plain_amount
-    except QuantityError:
-        return PodIdentity(namespace=meta.namespace, name=meta.name, uid=meta.uid, tier=tier)
-    return PodIdentity(
+    bare = PodIdentity(
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
-        tier=tier,
-        requested=requested,
-        cpu_request_millis=plain.get("cpu", 0),
-        cpu_limit_millis=limits.get("cpu", limits.get(names.cpu)),
+        tier=tier_of(pod, frozenset({names.cpu, names.memory})),
+        priority=pod.spec.priority or 0,
+        created_at=_seconds(meta.creation_timestamp),
+        terminating=is_terminating(pod) or is_terminal(pod),
+        evictable=meta.annotations.get(EVICTABLE_ANNOTATION, "true") == "true"
+        and meta.labels.get(KOORDINATOR_EVICTION_LABEL) != "false",
+        containers=_containers(pod, names),
     )
+    try:
+        plain, limits = requests_of(pod), limits_of(pod)
+    except QuantityError:
+        return bare
+    asked, sold = _requested(plain, CPU, MEMORY), _requested(plain, names.cpu, names.memory)
+    return replace(
+        bare,
+        requested=sold if bare.tier is Tier.BE else asked,
+        cpu_request_millis=max(0, plain.get(CPU, 0)),
+        cpu_limit_millis=_whole_limit(pod, limits, CPU),
+        memory_limit_bytes=_whole_limit(pod, limits, MEMORY),
+        batch_only=bool(sold.cpu_millis or sold.memory_bytes)
+        and not any(amounts.get(name) for amounts in (plain, limits) for name in (CPU, MEMORY)),
+        batch_limit=Amount(
+            cpu_millis=_whole_limit(pod, limits, names.cpu), memory_bytes=_whole_limit(pod, limits, names.memory)
+        ),
+    )
+
+
+def _requested(amounts: Mapping[str, int], cpu: str, memory: str) -> Amount:
+    return Amount(cpu_millis=max(0, amounts.get(cpu, 0)), memory_bytes=max(0, amounts.get(memory, 0)))
+
+
+def _containers(pod: Pod, names: ResourceNames) -> tuple[ContainerIdentity, ...]:
+    """All containers; a limit without a request is its own request, as in the API."""
+    ids = _ids(pod)
+    return tuple(
+        ContainerIdentity(
+            name=container.name,
+            id=ids.get(container.name, ""),
+            batch_request=_amount({**container.resources.limits, **container.resources.requests}, names),
+            batch_limit=_amount(container.resources.limits, names),
+            init=init,
+        )
+        for container, init in _all(pod)
+    )
+
+
+def _all(pod: Pod) -> list[tuple[Container, bool]]:
+    """All containers, and whether each only runs before the others; a sidecar stays and is none of those."""
+    inits = [(container, container.restart_policy != "Always") for container in pod.spec.init_containers]
+    return [(container, False) for container in pod.spec.containers] + inits
+
+
+def _ids(pod: Pod) -> dict[str, str]:
+    """Container name -> id of the runtime, from `scheme://ID`; what is no id of a known form is left out."""
+    found = {}
+    for status in (*pod.status.container_statuses, *pod.status.init_container_statuses):
+        leaf = status.container_id.rpartition("://")[2]
+        if container_id(leaf) == leaf:
+            found[status.name] = leaf
+    return found
+
+
+def _amount(amounts: Mapping[str, Quantity], names: ResourceNames) -> Amount:
+    return Amount(cpu_millis=_count(amounts.get(names.cpu)), memory_bytes=_count(amounts.get(names.memory)))
+
+
+def _count(source: Quantity | None) -> int | None:
+    """An amount in whole units; None for one that is not stated, cannot be read, or is not above 0 (0 is no limit)."""
+    if source is None:
+        return None
+    try:
+        count = quantity.parse(source).value()
+    except QuantityError:
+        return None
+    return count if count > 0 else None
+
+
+def _whole_limit(pod: Pod, limits: Mapping[str, int], name: str) -> int | None:
+    """The limit of the pod as a whole, None where any container has none: the sum would not bound that one."""
+    own = pod.spec.resources
+    stated = own is not None and name in own.limits
+    if not stated and not all(_count(container.resources.limits.get(name)) for container, _ in _all(pod)):
+        return None
+    limit = limits.get(name, 0)
+    return limit if limit > 0 else None
+
+
+def _seconds(timestamp: str | None) -> float | None:
+    """Seconds since the epoch of RFC 3339 text; None when it is none, or names no zone."""
+    try:
+        when = datetime.fromisoformat(timestamp or "")
+    except ValueError:
+        return None
+    return when.timestamp() if when.tzinfo is not None else None
 
 
 class PodBook:
