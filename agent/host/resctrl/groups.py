@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from agent.host.resctrl import parse
-from slacktide.errors import Gone, KernelError, Refused
+from slacktide.errors import Gone, KernelError, NotPermitted, Refused
 from slacktide.kernel.files import read_text, translate, write_value
 
 PREFIX: Final = "slacktide"
@@ -37,16 +37,15 @@ def is_ours(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Names of all groups. `monitors` are those of the default class, `inside` those of others in our class of BE."""
+    """Names of all groups; `monitors` are those of the default class."""
 
     classes: frozenset[str] = frozenset()
     monitors: frozenset[str] = frozenset()
-    inside: frozenset[str] = frozenset()
 
     @property
     def foreign(self) -> int:
         """How many belong to others."""
-        return sum(not is_ours(name) for name in (*self.classes, *self.monitors, *self.inside))
+        return sum(not is_ours(name) for name in (*self.classes, *self.monitors))
 
 
 @contextmanager
@@ -87,8 +86,19 @@ class RdtTree:
         return Groups(
             classes=frozenset(self._children("")) - _NOT_CLASSES,
             monitors=frozenset(self._children(MONITORS)),
-            inside=frozenset(self._children(f"{BE_GROUP}/{MONITORS}")),
         )
+
+    def guests(self, group: str) -> frozenset[str]:
+        """Monitoring groups that stand in a class; the kernel removes them together with it."""
+        return frozenset(self._children(f"{group}/{MONITORS}"))
+
+    def status(self) -> str:
+        """What the kernel says of the last failed command of anybody: a hint for people, empty when it says nothing."""
+        try:
+            text = read_text(os.path.join(self.root, "info", "last_cmd_status")).strip()
+        except KernelError:
+            return ""
+        return "" if text == "ok" else " ".join(text.split())[:512]
 
     def has(self, group: str) -> bool:
         """Whether a group stands there, as a directory and no link."""
@@ -131,22 +141,34 @@ class RdtTree:
         path = os.path.join(self._path(group), "tasks")
         return parse.tasks(read_text(path), path)
 
-    def attach(self, group: str, tid: int) -> bool:
-        """Move one thread into a group of ours, or ("") back to the default class. False when the thread ended.
+    def attach(self, group: str, tids: Iterable[int]) -> tuple[int, list[KernelError]]:
+        """Move threads into a group of ours, or ("") back to the default class, one a write.
 
-        Raises Gone when the group itself went away, Refused for 0, which would be the writer itself.
+        Returns how many were moved and what was refused; a thread that ended is neither. Raises Gone when the group
+        itself went away. 0 is never written: it would be the writer itself.
         """
         if group:
             self._own(group)
-        if tid <= 0:
-            raise Refused(os.path.join(self._path(group), "tasks"), None, f"{tid} is no thread")
+        moved = 0
+        refused: list[KernelError] = []
         with self._opened(group) as descriptor:
-            try:
-                self._write("tasks", tid, descriptor)
-            except Gone:
-                if not os.access("tasks", os.F_OK, dir_fd=descriptor):
-                    raise
-                return False
+            for tid in tids:
+                try:
+                    moved += self._attach(descriptor, tid)
+                except (Refused, NotPermitted) as error:
+                    refused.append(error)
+        return moved, refused
+
+    def _attach(self, descriptor: int, tid: int) -> bool:
+        """Whether the thread was there to be moved."""
+        if tid <= 0:
+            raise Refused("tasks", None, f"{tid} is no thread")
+        try:
+            self._write("tasks", tid, descriptor)
+        except Gone:
+            if not os.access("tasks", os.F_OK, dir_fd=descriptor):
+                raise
+            return False
         return True
 
     def cpus(self, group: str) -> int:

@@ -74,15 +74,6 @@ def read_offer(mount: RdtMount) -> Offer:
     return Offer(RdtInfo(caches=tuple(caches), bandwidth=bandwidth, monitors=monitors, rmids=rmids), tuple(notes))
 
 
-def last_status(mount: RdtMount) -> str:
-    """What the kernel says of the last failed command of anybody, as a hint for people; empty when it says nothing."""
-    try:
-        text = read_text(os.path.join(mount.path, "info", "last_cmd_status")).strip()
-    except KernelError:
-        return ""
-    return "" if text == "ok" else " ".join(text.split())[:512]
-
-
 def _must_be_there(directory: str) -> None:
     try:
         os.stat(directory)
