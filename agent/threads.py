@@ -34,7 +34,8 @@ class ThreadReading:
     """One thread. `process` is its process, `parent` the process that this one was forked from (or was given to).
 
     `run_ns` and `delay_ns` are cumulative: time on a CPU, and time waiting for one that ended. `waiting`: it has not
-    run since the last look and is runnable, so it waits and that does not show in `delay_ns` yet.
+    run since the last look and is runnable, so it waits and that does not show in `delay_ns` yet. `last_cpu` is where
+    it ran last when it was first seen.
     """
 
     key: ThreadKey
@@ -45,6 +46,7 @@ class ThreadReading:
     run_ns: int
     delay_ns: int
     waiting: bool = False
+    last_cpu: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,10 @@ class ThreadSweep:
     """All threads of the BE pods, or (`fresh`) only those that no earlier sweep had. `at` is monotonic seconds.
 
     `cpusets` has what the cpuset of each listed cgroup allows, `busy_seconds` the time each CPU was busy since boot
-    (empty when fresh or unreadable). `left_out` counts threads beyond the bound, `vanished` those that ended while
-    they were read. `refused` are those for which the kernel refused what was asked since the sweep before.
+    (empty when fresh or unreadable), without what ballast burnt there. `left_out` counts threads beyond the bound,
+    `vanished` those that ended while they were read. `made` counts by cgroup the threads that were new since the sweep
+    before, also those that ended before they were read. `refused` are those for which the kernel refused what was
+    asked since the sweep before.
     """
 
     at: float
@@ -62,6 +66,7 @@ class ThreadSweep:
     busy_seconds: Mapping[int, float] = field(default_factory=dict)
     left_out: int = 0
     vanished: int = 0
+    made: Mapping[GroupKey, int] = field(default_factory=dict)
     fresh: bool = False
     refused: frozenset[ThreadKey] = frozenset()
 

@@ -19,6 +19,7 @@ _START_FIELD: Final = 19
 """Field 22 of stat, counted from the state, which follows the command in brackets."""
 
 _PARENT_FIELD: Final = 1
+_CPU_FIELD: Final = 36
 
 
 class Affinity:
@@ -50,11 +51,12 @@ class Affinity:
 
 
 class ThreadStat(NamedTuple):
-    """What /proc/TID/stat says. `start` in clock ticks since boot; `parent` is a process."""
+    """What /proc/TID/stat says. `start` in clock ticks since boot; `parent` is a process; `cpu` where it ran last."""
 
     start: int
     parent: int
     runnable: bool
+    cpu: int
 
 
 def stat_of(proc_root: str, tid: int) -> ThreadStat:
@@ -62,9 +64,10 @@ def stat_of(proc_root: str, tid: int) -> ThreadStat:
     path = f"{proc_root}/{tid}/stat"
     fields = read_text(path).rpartition(")")[2].split()
     try:
-        return ThreadStat(int(fields[_START_FIELD]), int(fields[_PARENT_FIELD]), fields[0] == "R")
+        start, parent, cpu = (int(fields[index]) for index in (_START_FIELD, _PARENT_FIELD, _CPU_FIELD))
     except (IndexError, ValueError) as error:
         raise Refused(path, None, "is no stat of a thread as the kernel prints it") from error
+    return ThreadStat(start, parent, fields[0] == "R", cpu)
 
 
 def every_cpu() -> range:

@@ -2,13 +2,18 @@
 
 v1 keeps the list of an open `tasks` file as it was, so each look opens it anew. What never changes of a thread is read
 once; where its run time did not grow it is looked at anew: it sleeps, or waits, or the id is another thread's.
+
+A fork storm costs no more than a bound: a look reads at most `max_new` threads that it does not know, first those that
+were there at the look before, since most of a storm is gone by then. And looks between turns take at most FRESH_SHARE
+of a CPU: one that took long is followed by a pause.
 Source: proc(5), Documentation/scheduler/sched-stats.rst.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from agent.host.affinity import Affinity, stat_of
@@ -17,6 +22,15 @@ from agent.threads import GroupKey, Mask, ThreadKey, ThreadReading, ThreadSweep,
 from slacktide.errors import KernelError, Refused
 from slacktide.kernel.files import read_text
 from slacktide.kernel.hierarchy import Hierarchy, Version
+
+MAX_NEW: Final = 128
+"""New threads that one look reads: about 10 ms of CPU."""
+
+FRESH_SHARE: Final = 0.02
+"""Of one CPU, for looks between turns."""
+
+_BEAT_SLACK: Final = 0.005
+"""Seconds by which a look may come too early, or a beat that is a little early would be left out."""
 
 _CPUSET_FILE: Final = {Version.V1: "cpuset.effective_cpus", Version.V2: "cpuset.cpus.effective"}
 _IDLE_COLUMNS: Final = (4, 5)
@@ -27,12 +41,22 @@ class _Life(NamedTuple):
     key: ThreadKey
     process: int
     parent: int
+    last_cpu: int
 
 
 class ThreadReader:
-    """Reads threads below the cgroups of `lister`. `clock` is monotonic seconds. One thread uses it."""
+    """Reads threads below the cgroups of `lister`. `clock` is monotonic seconds. `ballast` tells the CPU seconds that
+    ballast burnt on each CPU, which is no use by others. One thread uses it.
+    """
 
-    def __init__(self, lister: CgroupLister, hierarchy: Hierarchy, proc_root: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        lister: CgroupLister,
+        hierarchy: Hierarchy,
+        proc_root: str,
+        clock: Callable[[], float],
+        ballast: Callable[[], Mapping[int, float]] = dict,
+    ) -> None:
         self._lister = lister
         self._hierarchy = hierarchy
         self._root = proc_root
@@ -43,31 +67,53 @@ class ThreadReader:
         self._ran: dict[int, int] = {}
         self._watched: list[tuple[str, GroupKey]] = []
         self._cpusets: dict[GroupKey, Mask] = {}
+        self._ballast = ballast
+        self._unread: set[int] = set()
+        self._made: Counter[GroupKey] = Counter()
+        self._fresh_not_before = clock()
 
-    def sweep(self, pods: Sequence[PodGroup], max_threads: int) -> ThreadSweep:
-        """All threads of these pods, at most `max_threads`; only they are watched for new threads from now on."""
+    def sweep(self, pods: Sequence[PodGroup], max_threads: int, max_new: int = MAX_NEW) -> ThreadSweep:
+        """All threads of these pods, at most `max_threads`; only they are watched for new threads from now on.
+
+        At most `max_new` of them that no look has had before; the others follow with the next looks.
+        """
         at, busy = self._clock(), self._busy()
         listed = [(key, directory, self._tids(directory)) for pod in pods for key, directory in self._places(pod)]
         self._cpusets = {key: self._cpuset(key.group) or frozenset(busy) for key, _, tids in listed if tids}
         several = {pod.group for pod in pods if pod.containers}
         self._watched = [(directory, key) for key, directory, tids in listed if tids or key.group not in several]
         wanted = [(tid, key) for key, _, tids in listed for tid in tids]
-        kept = wanted[:max_threads]
-        self._forget({tid for tid, _ in kept})
+        present = {tid for tid, _ in wanted}
+        self._forget(present)
+        old = [(tid, key) for tid, key in wanted if tid in self._lives][:max_threads]
+        room = max_threads - len(old)
+        new = self._choose([(tid, key) for tid, key in wanted if tid not in self._lives], min(room, max_new))
+        kept = [*old, *new]
         found = [reading for tid, key in kept if (reading := self._read(tid, key)) is not None]
+        made, self._made = self._made, Counter()
         return ThreadSweep(
             at=at,
             threads=tuple(found),
             cpusets=dict(self._cpusets),
             busy_seconds=busy,
-            left_out=len(wanted) - len(kept),
+            left_out=max(0, len(wanted) - max_threads),
             vanished=len(kept) - len(found),
+            made=made,
         )
 
-    def fresh(self, max_threads: int) -> ThreadSweep | None:
-        """Threads of the watched cgroups that no look has found before; None when there are none."""
+    def fresh(self, max_threads: int, max_new: int = MAX_NEW) -> ThreadSweep | None:
+        """Threads of the watched cgroups that no look has had before, at most `max_new`; None when there are none."""
+        begin = self._clock()
+        if begin < self._fresh_not_before:
+            return None
+        found = self._fresh(min(max_new, max_threads - len(self._lives)))
+        end = self._clock()
+        self._fresh_not_before = end + (end - begin) * (1.0 / FRESH_SHARE - 1.0) - _BEAT_SLACK
+        return found
+
+    def _fresh(self, room: int) -> ThreadSweep | None:
         new = [(tid, key) for path, key in self._watched for tid in self._tids(path) if tid not in self._lives]
-        new = new[: max(0, max_threads - len(self._lives))]
+        new = self._choose(new, room)
         if not new:
             return None
         at = self._clock()
@@ -87,6 +133,14 @@ class ThreadReader:
         """Look for fresh threads in these pods, too, until the next sweep watches them or leaves them out."""
         watched = {key for _, key in self._watched}
         self._watched += [(path, key) for pod in pods for key, path in self._places(pod) if key not in watched]
+
+    def _choose(self, new: list[tuple[int, GroupKey]], room: int) -> list[tuple[int, GroupKey]]:
+        """Count new threads, and take `room` of them: where there are more, first those of the look before."""
+        self._made.update(key for tid, key in new if tid not in self._unread)
+        if len(new) > max(0, room):
+            new = sorted(new, key=lambda one: one[0] not in self._unread)
+        self._unread = {tid for tid, _ in new[max(0, room) :]}
+        return new[: max(0, room)]
 
     def _places(self, pod: PodGroup) -> Iterator[tuple[GroupKey, str]]:
         yield GroupKey(pod.group, pod.inode), self._lister.absolute(pod.group)
@@ -121,6 +175,7 @@ class ThreadReader:
             run_ns=run_ns,
             delay_ns=delay_ns,
             waiting=waiting,
+            last_cpu=life.last_cpu,
         )
 
     def _live(self, tid: int, run_ns: int) -> tuple[_Life, bool]:
@@ -130,7 +185,7 @@ class ThreadReader:
             return life, False
         stat = stat_of(self._root, tid)
         if life is None or life.key.start != stat.start:
-            life = self._lives[tid] = _Life(ThreadKey(tid, stat.start), self._process(tid), stat.parent)
+            life = self._lives[tid] = _Life(ThreadKey(tid, stat.start), self._process(tid), stat.parent, stat.cpu)
             return life, False
         return life, stat.runnable and run_ns == ran
 
@@ -154,16 +209,17 @@ class ThreadReader:
         return None
 
     def _busy(self) -> dict[int, float]:
-        """Seconds since boot that each CPU was busy; empty when that cannot be read."""
+        """Seconds since boot that each CPU was busy, less what ballast burnt; empty when that cannot be read."""
         busy: dict[int, float] = {}
         try:
             lines = read_text(os.path.join(self._root, "stat")).splitlines()
         except KernelError:
             return busy
+        ballast = self._ballast()
         for line in lines[1:]:
             name, *_ = fields = line.split()
             if not name.startswith("cpu"):
                 break
             values = [int(field) for column, field in enumerate(fields[1:8], 1) if column not in _IDLE_COLUMNS]
-            busy[int(name[3:])] = sum(values) / self._tick
+            busy[int(name[3:])] = sum(values) / self._tick - ballast.get(int(name[3:]), 0.0)
         return busy

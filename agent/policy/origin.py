@@ -25,7 +25,9 @@ NOWHERE: Final[Mask] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A thread. `cpu` is where we pinned it; `held` what the kernel held when we last looked."""
+    """A thread. `cpu` is where we pinned it; `held` what the kernel held when we last looked; `near` where it ran when
+    it was first seen.
+    """
 
     group: GroupKey
     process: int
@@ -35,6 +37,7 @@ class Known:
     cpu: int | None = None
     changes: int = 0
     refusals: int = 0
+    near: int | None = None
 
     @property
     def manageable(self) -> bool:
@@ -104,6 +107,7 @@ def first_seen(reading: ThreadReading, origin: Origin, family: Family) -> Known:
         parent=reading.parent,
         original=choice(reading.mask, origin.cpuset),
         held=reading.mask,
+        near=reading.last_cpu,
     )
     if origin.journaled is not None:
         original = origin.journaled.original_of(reading.key)

@@ -2,14 +2,18 @@
 
     share(cpu) = (1 - others(cpu)) / (threads there)        what one BE thread gets beside LS and SYSTEM
 
-1. A thread without a CPU gets the allowed one with the fewest busy BE threads, then the least use by others.
-2. While two CPUs differ by `imbalance` or more, a thread moves from the fuller to the emptier.
+1. A thread without a CPU gets the allowed one with the fewest busy BE threads; among those the one whose core
+   (hyper-threads) has the fewest, then the nearest to where it ran last (same cache, then same NUMA node), then the
+   one that others use least.
+2. While two CPUs differ by `imbalance` or more, or the cores of two unequal ones do, a thread moves from the fuller
+   to the emptier, to the nearest that fits.
 3. A thread that starves (the caller has watched it) moves where it would get more than twice what it has, and a
    real part of a CPU.
 
 By 1 and 2, a CPU where a thread would get less than half of what it gets elsewhere is left out, so that 2 never
 takes back what 3 did. With even use by others and full masks the numbers of threads differ by at most one, and a
-second look at what came out moves nothing. At most `moves` threads that had a CPU are moved.
+second look at what came out moves nothing. At most `moves` threads that had a CPU are moved. Without a topology each
+CPU is a core of its own and all are equally near.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.threads import Mask, ThreadKey
+from agent.topology import Cpu, Topology
 
 _LEAST_FREE: Final = 0.01
 _HALF: Final = 0.5
@@ -32,7 +37,8 @@ _WORTH: Final = 0.05
 class Candidate:
     """A thread to be placed. `cpu` is where it is pinned now, `ran` the share of a CPU that it got of late.
 
-    `busy` threads count on their CPU; the others keep theirs. `allowed` has at least one CPU.
+    `busy` threads count on their CPU; the others keep theirs. `allowed` has at least one CPU. `near` is where it ran
+    last, None where that is not known or does not matter.
     """
 
     key: ThreadKey
@@ -41,14 +47,25 @@ class Candidate:
     busy: bool = True
     starving: bool = False
     ran: float = 0.0
+    near: int | None = None
 
 
 class _Board:
     """Threads on CPUs while they are being placed."""
 
-    def __init__(self, candidates: Sequence[Candidate], fixed: Mapping[int, int], others: Mapping[int, float]) -> None:
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        fixed: Mapping[int, int],
+        others: Mapping[int, float],
+        topology: Topology | None,
+    ) -> None:
         self.free = {cpu: max(_LEAST_FREE, 1.0 - used) for cpu, used in others.items()}
         self.counts = Counter(dict(fixed))
+        self.known: dict[int, Cpu] = {cpu.id: cpu for cpu in topology.cpus} if topology else {}
+        self.cores: Counter[int] = Counter()
+        for cpu, count in fixed.items():
+            self.cores[self.core(cpu)] += count
         self.cpus: dict[ThreadKey, int] = {}
         self.moved: set[ThreadKey] = set()
         for one in candidates:
@@ -61,7 +78,9 @@ class _Board:
         if one.busy:
             if before is not None:
                 self.counts[before] -= 1
+                self.cores[self.core(before)] -= 1
             self.counts[cpu] += 1
+            self.cores[self.core(cpu)] += 1
         self.cpus[one.key] = cpu
 
     def move(self, one: Candidate, cpu: int) -> None:
@@ -73,14 +92,34 @@ class _Board:
         """What a thread gets on `cpu`, with `more` threads than there are."""
         return self.free.get(cpu, 1.0) / max(1, self.counts[cpu] + more)
 
-    def rank(self, cpu: int) -> tuple[int, float, int]:
-        """Sort key, best first."""
-        return self.counts[cpu], -self.free.get(cpu, 1.0), cpu
+    def core(self, cpu: int) -> int:
+        """Core of a CPU."""
+        known = self.known.get(cpu)
+        return cpu if known is None else known.core
 
-    def best(self, allowed: Mask) -> int:
+    def distance(self, cpu: int, other: int | None) -> int:
+        """0 behind the same cache, 1 on the same NUMA node, 2 beyond; 0 where one of them is not known."""
+        here, there = self.known.get(cpu), None if other is None else self.known.get(other)
+        if here is None or there is None or (here.numa, here.llc) == (there.numa, there.llc):
+            return 0
+        return 1 if here.numa == there.numa else 2
+
+    def rank(self, cpu: int, near: int | None = None) -> tuple[int, int, int, float, int]:
+        """Sort key, best first."""
+        by_core = self.cores[self.core(cpu)]
+        return self.counts[cpu], by_core, self.distance(cpu, near), -self.free.get(cpu, 1.0), cpu
+
+    def best(self, one: Candidate) -> int:
         """Where one more thread fits best."""
-        most = max(self.share(cpu, 1) for cpu in allowed)
-        return min((cpu for cpu in allowed if self.share(cpu, 1) >= _HALF * most), key=self.rank)
+        most = max(self.share(cpu, 1) for cpu in one.allowed)
+        fit = [cpu for cpu in one.allowed if self.share(cpu, 1) >= _HALF * most]
+        return min(fit, key=lambda cpu: self.rank(cpu, one.near))
+
+    def uneven(self, full: int, empty: int, imbalance: int) -> bool:
+        """Whether a thread should go from one to the other."""
+        by_cpu = self.counts[full] - self.counts[empty]
+        by_core = self.cores[self.core(full)] - self.cores[self.core(empty)]
+        return by_cpu >= imbalance or (by_cpu > 0 and by_core >= imbalance)
 
 
 def place(
@@ -90,14 +129,15 @@ def place(
     *,
     imbalance: int,
     moves: int,
+    topology: Topology | None = None,
 ) -> dict[ThreadKey, int]:
     """A CPU for every candidate. `fixed` are busy BE threads a CPU that cannot be moved, `others` the use by LS and
     SYSTEM as a share of each CPU (missing: none).
     """
-    board = _Board(candidates, fixed, others)
+    board = _Board(candidates, fixed, others, topology)
     for one in sorted(candidates, key=lambda one: (len(one.allowed), one.key)):
         if one.key not in board.cpus:
-            board.put(one, board.best(one.allowed))
+            board.put(one, board.best(one))
     _feed(board, candidates, moves)
     _level(board, candidates, imbalance, moves)
     return board.cpus
@@ -109,7 +149,7 @@ def _feed(board: _Board, candidates: Sequence[Candidate], moves: int) -> None:
         if len(board.moved) >= moves:
             return
         here = board.cpus[one.key]
-        there = max(one.allowed, key=lambda cpu: (board.share(cpu, 1), -cpu))
+        there = max(one.allowed, key=lambda cpu: (board.share(cpu, 1), -board.distance(cpu, here), -cpu))
         has, gets = max(one.ran, board.share(here)), board.share(there, 1)
         if there != here and gets > _TWICE * has and gets - has > _WORTH:
             board.move(one, there)
@@ -137,8 +177,8 @@ def _next_step(
     """The most useful move: from the fullest CPU that can give, the thread that ran least."""
     for here in sorted((cpu for cpu, there in by_cpu.items() if there), key=board.rank, reverse=True):
         for one in reversed(by_cpu[here]):
-            fit = [cpu for cpu in one.allowed if board.counts[here] - board.counts[cpu] >= imbalance]
+            fit = [cpu for cpu in one.allowed if board.uneven(here, cpu, imbalance)]
             fit = [cpu for cpu in fit if board.share(cpu, 1) >= _HALF * board.share(here)]
             if fit:
-                return one, here, min(fit, key=board.rank)
+                return one, here, min(fit, key=lambda cpu: (board.distance(cpu, here), board.rank(cpu)))
     return None

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.policy.placement import Candidate, place
 from agent.threads import ThreadKey
+from agent.topology import Cpu, Topology
 
 
 def many(moves=1000, **more):
@@ -71,6 +74,37 @@ def test_moves_are_bounded_and_placing_new_ones_is_not():
     assert {cpu for key, cpu in after.items() if key.tid >= 100} == {1, 2, 3}
 
 
+SMT = Topology(tuple(Cpu(cpu, cpu % 4, cpu % 4 // 2, cpu % 4) for cpu in range(8)))
+"""Four cores of two threads (0 and 4, 1 and 5, ...), a cache each, two cores a NUMA node."""
+
+
+@pytest.mark.parametrize(
+    ("candidates", "want"),
+    [
+        pytest.param([one(tid, range(8)) for tid in range(4)], {0: 0, 1: 1, 2: 2, 3: 3}, id="a core each"),
+        pytest.param([one(1, (0, 4, 1)), one(2, (0, 4))], {2: 0, 1: 1}, id="the sibling is no free core"),
+        pytest.param([one(1, range(8), near=3), one(2, range(8), near=3)], {1: 3, 2: 2}, id="cache, then NUMA node"),
+        pytest.param([one(1, range(8), near=99)], {1: 0}, id="a CPU that is not known"),
+        pytest.param([one(1, range(8), cpu=2), one(2, range(8), cpu=6)], {1: 2, 2: 3}, id="off a shared core, near"),
+        pytest.param([one(1, (2, 6), cpu=2), one(2, (2, 6), cpu=6)], {1: 2, 2: 6}, id="the workload allows one core"),
+        pytest.param(
+            [one(1, range(8), cpu=4), one(2, range(8), cpu=4), *(one(10 + cpu, (cpu,)) for cpu in (0, 1, 3, 5))],
+            {2: 2},
+            id="far only when nothing near fits",
+        ),
+    ],
+)
+def test_cores_are_filled_evenly_and_near(candidates, want):
+    found = tids(place(candidates, {}, {}, **many(topology=SMT)))
+    assert {tid: found[tid] for tid in want} == want
+
+
+def test_unequal_cores_are_levelled_after_threads_ended():
+    threads = [one(1, range(8), cpu=0), one(2, range(8), cpu=4), one(3, range(8), cpu=1), one(4, range(8), cpu=2)]
+    assert sorted(cpu % 4 for cpu in tids(place(threads, {}, {}, **many(topology=SMT))).values()) == [0, 1, 2, 3]
+    assert tids(place(threads, {}, {}, **many())) == {1: 0, 2: 4, 3: 1, 4: 2}, "without a topology nothing is wrong"
+
+
 masks = st.frozensets(st.integers(0, 3), min_size=1)
 candidate = st.builds(
     lambda tid, allowed, cpu, busy, ran: one(tid, allowed, cpu=cpu, busy=busy, ran=ran),
@@ -116,6 +150,34 @@ def test_no_single_move_would_even_it_out_further_and_a_second_look_moves_nothin
         for thread in threads
     ]
     assert place(again, {}, others, **many()) == placed
+
+
+wide = st.lists(
+    st.builds(
+        lambda tid, allowed, cpu, near: one(tid, allowed, cpu=cpu, near=near),
+        st.integers(1, 10_000),
+        st.frozensets(st.integers(0, 7), min_size=1),
+        st.none() | st.integers(0, 7),
+        st.none() | st.integers(0, 7),
+    ),
+    max_size=24,
+    unique_by=lambda thread: thread.key,
+)
+
+
+@settings(deadline=None)
+@given(wide, st.dictionaries(st.integers(0, 7), st.floats(0, 1)))
+def test_with_a_topology_it_comes_to_rest_too_and_counts_stay_even(threads, others):
+    placed = place(threads, {}, others, **many(topology=SMT))
+    assert all(placed[thread.key] in thread.allowed for thread in threads)
+    again = [replace(thread, cpu=placed[thread.key]) for thread in threads]
+    assert place(again, {}, others, **many(topology=SMT)) == placed
+    free = [one(thread.key.tid, range(8), cpu=thread.cpu) for thread in threads]
+    cpus = place(free, {}, {}, **many(topology=SMT))
+    each = [list(cpus.values()).count(cpu) for cpu in range(8)]
+    cores = [each[core] + each[core + 4] for core in range(4)]
+    assert max(each) - min(each) <= 1
+    assert max(cores) - min(cores) <= 1
 
 
 @settings(deadline=None)

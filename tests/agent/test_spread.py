@@ -13,12 +13,15 @@ from agent.capabilities import Capabilities
 from agent.policy.base import Context
 from agent.policy.origin import PATIENCE
 from agent.policy.spread import Spread, SpreadSettings
-from agent.snapshot import NodeSnapshot
+from agent.snapshot import NodeSnapshot, PodIdentity, PodSnapshot
 from agent.threads import GroupKey, ThreadKey, ThreadReading, ThreadSweep, parse_cpus
+from agent.topology import Cpu, Topology
 from slacktide.status import Usage
+from slacktide.tier import Tier
 from tests.agent.twins import CAPABLE
 
 BE = GroupKey("kubepods/be", 7)
+LS = PodSnapshot(identity=PodIdentity(namespace="d", name="ls", uid="l", tier=Tier.LS), group="kubepods/ls")
 
 
 @dataclass
@@ -50,6 +53,9 @@ class Kernel:
         self.refuse = False
         self.refused: set[ThreadKey] = set()
         self.settings = SpreadSettings(**more)
+        self.pods: tuple[PodSnapshot, ...] = ()
+        self.topology: Topology | None = None
+        self.made = 0
         self.seen: set[ThreadKey] = set()
         self.counted: Counter[str] = Counter()
         self.writes = 0
@@ -65,6 +71,7 @@ class Kernel:
         inherited = maker.mask if maker else self.cpuset
         mask = inherited if mask is None else frozenset(mask)
         key = ThreadKey(tid, tid if start is None else start)
+        self.made += 1
         self.tasks[tid] = Task(key, tid if process is None else process, parent, mask, **more)
         return self.tasks[tid]
 
@@ -101,6 +108,7 @@ class Kernel:
         )
         refused = frozenset() if fresh else frozenset(self.refused)
         self.refused -= refused
+        made, self.made = ({}, self.made) if fresh else ({BE: self.made}, 0)
         return ThreadSweep(
             at=self.at,
             refused=refused,
@@ -108,10 +116,13 @@ class Kernel:
             cpusets={BE: self.cpuset},
             busy_seconds={} if fresh else dict(self.busy),
             fresh=fresh,
+            made=made,
         )
 
     def decide(self, threads):
-        snapshot = NodeSnapshot(at=self.at, window_seconds=1.0, capacity=Usage(), threads=threads)
+        snapshot = NodeSnapshot(
+            at=self.at, window_seconds=1.0, capacity=Usage(), threads=threads, pods=self.pods, topology=self.topology
+        )
         desired, self.state = self.policy.decide(snapshot, self.state, self.settings, self.context)
         self.counted.update(desired.counted)
         return desired
@@ -351,6 +362,84 @@ def test_threads_beyond_the_bound_are_told():
     kernel = busy(2)
     desired = kernel.decide(replace(kernel.sweep(), left_out=5))
     assert "5 beyond max_threads are left alone" in desired.reason
+
+
+def storm(kernel, turns, each=200):
+    """Children of thread 10 that are gone by the next turn, save one."""
+    for turn in range(turns):
+        born = range(1000 * (turn + 1), 1000 * (turn + 1) + each)
+        for tid in born:
+            kernel.spawn(tid, parent=10)
+        for tid in born[1:]:
+            del kernel.tasks[tid]
+        desired = kernel.turn()
+        del kernel.tasks[born[0]]
+    return desired
+
+
+def test_a_fork_storm_is_left_wide_until_it_is_over():
+    kernel = busy(2)
+    assert None not in kernel.cpus()
+    desired = storm(kernel, 3)
+    assert "1 cgroups make threads too fast" in desired.reason
+    assert {task.mask for task in kernel.tasks.values()} == {kernel.cpuset}
+    kernel.spawn(5000, mask={0}, parent=10)
+    kernel.turn()
+    assert kernel.tasks[5000].mask == kernel.cpuset, "what it had inherited is widened"
+    kernel.turn(kernel.settings.release_turns)
+    assert None not in kernel.cpus()
+    assert kernel.counted["spread_foreign"] == 0
+
+
+def test_a_job_that_starts_its_threads_at_once_is_no_storm():
+    kernel = busy(1, cpus=4)
+    for tid in range(100, 600):
+        kernel.spawn(tid, parent=10)
+    desired = kernel.turn(3)
+    assert "too fast" not in desired.reason
+    assert sorted(Counter(kernel.cpus()).values()) == [125, 125, 125, 126]
+
+
+@pytest.mark.parametrize(
+    ("threads", "wanted"),
+    [pytest.param(0, set(), id="BE is quiet"), pytest.param(1, {1}, id="one"), pytest.param(2, set(), id="both")],
+)
+def test_ballast_fills_cpus_that_be_leaves_empty_beside_ls(threads, wanted):
+    kernel = Kernel(ballast=True)
+    kernel.pods = (LS,)
+    for tid in range(10, 10 + threads):
+        kernel.spawn(tid)
+    assert kernel.turn(3).ballast == wanted
+    assert kernel.decide(None).ballast == wanted, "a beat keeps it"
+    assert ("ballast on CPUs 1" in kernel.turn().reason) is bool(wanted)
+
+
+def test_ballast_is_off_unless_asked_for_and_without_ls_or_once_be_sleeps():
+    kernel = busy(1)
+    kernel.pods = (LS,)
+    assert kernel.turn().ballast == frozenset()
+    kernel = busy(1, ballast=True)
+    assert kernel.turn().ballast == frozenset(), "nobody to protect"
+    kernel.pods = (LS,)
+    assert kernel.turn().ballast == {1}
+    kernel.tasks[10].rate = kernel.tasks[10].waits = 0.0
+    assert kernel.turn(4).ballast == frozenset()
+
+
+def test_ballast_counts_a_thread_that_the_workload_pinned():
+    kernel = Kernel(ballast=True)
+    kernel.pods = (LS,)
+    kernel.spawn(10, mask={1})
+    assert kernel.turn(2).ballast == {0}
+
+
+def test_threads_get_a_core_each_before_they_share_one():
+    kernel = Kernel(cpus=4)
+    kernel.topology = Topology(tuple(Cpu(cpu, cpu // 2, 0, 0) for cpu in range(4)))
+    for tid in (10, 11):
+        kernel.spawn(tid)
+    kernel.turn(2)
+    assert sorted(kernel.cpus()) == [0, 2]
 
 
 steps = st.lists(

@@ -17,7 +17,7 @@ from agent.act.masks import MaskWriter
 from agent.capabilities import Capabilities
 from agent.host.affinity import Affinity, stat_of, why_not
 from agent.host.cgroup import PodGroup
-from agent.host.threads import ThreadReader
+from agent.host.threads import FRESH_SHARE, ThreadReader
 from agent.snapshot import PodIdentity
 from agent.threads import GroupKey, GroupMasks, MaskPlan, MaskWish, OwnMask, ThreadKey
 from slacktide.errors import Gone, Refused
@@ -45,7 +45,8 @@ class Rig:
         self.affinity = Affinity("/proc")
         self.lister = self.tree.lister()
         hierarchy = Hierarchy(self.tree.hierarchy.controllers, None)
-        self.reader = ThreadReader(self.lister, hierarchy, "/proc", time.monotonic)
+        # A clock that stands: no look takes long here, so that none is followed by a pause.
+        self.reader = ThreadReader(self.lister, hierarchy, "/proc", lambda: 100.0)
         self.base = str(base)
         self.journal = Journal(self.base, "boot")
         self.counters = Counter()
@@ -128,7 +129,7 @@ def test_stat_is_read_behind_any_command_name(tmp_path):
     (tmp_path / "7").mkdir()
     rest = " ".join(str(number) for number in range(4, 53))
     (tmp_path / "7" / "stat").write_text(f"7 (a) b (c) R {rest}\n")
-    assert stat_of(str(tmp_path), 7) == (22, 4, True)
+    assert stat_of(str(tmp_path), 7) == (22, 4, True, 39)
     (tmp_path / "7" / "stat").write_text("7 (short) S 1\n")
     with pytest.raises(Refused):
         stat_of(str(tmp_path), 7)
@@ -153,6 +154,52 @@ def test_a_sweep_has_every_thread_and_fresh_only_new_ones(rig):
     rig.list_all(first)
     later = rig.reader.sweep([rig.pod], 10)
     assert ([one.key.tid for one in later.threads], later.vanished) == ([second], 1)
+
+
+def test_a_look_reads_a_bounded_number_of_new_threads_and_the_rest_follows(rig):
+    tids = {rig.spawn() for _ in range(5)}
+    sweep = rig.reader.sweep([rig.pod], 10, max_new=2)
+    assert (len(sweep.threads), sweep.left_out, sweep.made) == (2, 0, {rig.key: 5})
+    seen = {one.key.tid for one in sweep.threads}
+    while (fresh := rig.reader.fresh(10, max_new=1)) is not None:
+        assert len(fresh.threads) == 1
+        seen |= {one.key.tid for one in fresh.threads}
+    assert seen == tids
+    assert rig.reader.sweep([rig.pod], 10).made == {}
+
+
+def test_in_a_storm_those_that_last_go_first(rig):
+    rig.reader.sweep([rig.pod], 10)
+    stays, ends = rig.spawn(), rig.spawn()
+    assert rig.reader.fresh(10, max_new=0) is None
+    rig.end(ends)
+    rig.list_all(1)
+    fresh = rig.reader.fresh(10, max_new=1)
+    assert [one.key.tid for one in fresh.threads] == [stays]
+    assert rig.reader.sweep([rig.pod], 10).made == {rig.key: 3}
+
+
+def test_looks_between_turns_take_a_bounded_share_of_a_cpu(rig, monkeypatch):
+    now, looks, cost = [100.0], [], 0.01
+
+    def slow(_directory, _version):
+        looks.append(now[0])
+        now[0] += cost
+        return []
+
+    reader = ThreadReader(rig.lister, rig.tree.hierarchy, "/proc", lambda: now[0])
+    reader.sweep([rig.pod], 10)
+    monkeypatch.setattr("agent.host.threads.tids_in", slow)
+    while now[0] < 110.0:
+        reader.fresh(10)
+        now[0] += 0.05
+    assert 0.7 < len(looks) * cost / 10.0 / FRESH_SHARE <= 1.1
+
+
+def test_what_ballast_burnt_is_no_use_by_others(rig):
+    reader = ThreadReader(rig.lister, rig.tree.hierarchy, "/proc", time.monotonic, ballast=lambda: {CPUS[0]: 1e6})
+    busy = reader.sweep([rig.pod], 10).busy_seconds
+    assert busy[CPUS[0]] < 0 <= busy[CPUS[1]]
 
 
 def test_threads_beyond_the_bound_are_left_out_and_counted(rig):
