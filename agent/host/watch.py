@@ -231,6 +231,9 @@ class CgroupWatch:
             return False
         try:
             watch = self._inotify.add(self._lister.absolute(group) if group else self._lister.mount)
+        except ValueError:
+            # A name that no kubelet gives.
+            return False
         except OSError as error:
             if error.errno in {errno.ENOSPC, errno.ENOMEM, errno.EMFILE}:
                 self._give_up(error)
