@@ -55,6 +55,8 @@ class Shortage:
     short: bool | None
     calm: bool
     reason: str
+    disturbed: bool = False
+    """Whether an LS pod's own cycles per instruction say so: a neighbour takes its cache or its memory bus."""
 
 
 def erlang_c(load: float, cpus: int) -> float:

@@ -127,7 +127,7 @@ def shortage(snapshot: NodeSnapshot, settings: ShortageSettings, baselines: CpiB
         return Shortage(short=True, calm=False, reason="a drill raises LS pressure")
     disturbed = _disturbed(snapshot, settings, baselines) if baselines else ""
     if disturbed:
-        return Shortage(short=True, calm=False, reason=disturbed)
+        return Shortage(short=True, calm=False, reason=disturbed, disturbed=True)
     if pressure is None or not math.isfinite(pressure.excess):
         return Shortage(short=None, calm=False, reason="no LS pressure signal")
     return _waiting(snapshot, pressure, settings, _suspects(snapshot, settings, baselines))
