@@ -46,6 +46,7 @@ def identity_of(pod: Pod, names: ResourceNames) -> PodIdentity:
         priority=pod.spec.priority or 0,
         created_at=_seconds(meta.creation_timestamp),
         terminating=is_terminating(pod) or is_terminal(pod),
+        grace_seconds=_grace(pod),
         evictable=meta.annotations.get(EVICTABLE_ANNOTATION, "true") == "true"
         and meta.labels.get(KOORDINATOR_EVICTION_LABEL) != "false",
         containers=_containers(pod, names),
@@ -67,6 +68,12 @@ def identity_of(pod: Pod, names: ResourceNames) -> PodIdentity:
             cpu_millis=_whole_limit(pod, limits, names.cpu), memory_bytes=_whole_limit(pod, limits, names.memory)
         ),
     )
+
+
+def _grace(pod: Pod) -> float | None:
+    """How long it may take to end: what its deletion says, else its spec; None when neither does."""
+    stated = pod.metadata.deletion_grace_period_seconds
+    return pod.spec.termination_grace_period_seconds if stated is None else stated
 
 
 def _requested(amounts: Mapping[str, int], cpu: str, memory: str) -> Amount:

@@ -12,13 +12,12 @@ hit again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from agent.eviction import Attempt, EvictorView, Outcome, Spent, Way
 from agent.snapshot import NodeSnapshot, PodSnapshot
-from slacktide.names import EVICTABLE_ANNOTATION, KOORDINATOR_EVICTION_LABEL
 from slacktide.tier import Tier
 
 HOUR: Final = 3600.0
@@ -45,14 +44,6 @@ def memory_use(pod: PodSnapshot) -> int | None:
 def cpu_request(pod: PodSnapshot) -> int | None:
     """Millicores of batch CPU that it asked for."""
     return pod.identity.requested.cpu_millis
-
-
-def opted_out(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-    """Whether a pod must not be evicted. Whoever writes our annotation with any value but `true` wants to be spared."""
-    own = annotations.get(EVICTABLE_ANNOTATION)
-    if own is not None:
-        return own.strip().lower() != "true"
-    return labels.get(KOORDINATOR_EVICTION_LABEL, "").lower() == "false"
 
 
 def candidates(snapshot: NodeSnapshot, barred: Collection[str] = ()) -> tuple[PodSnapshot, ...]:
