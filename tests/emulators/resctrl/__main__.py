@@ -7,7 +7,6 @@ import contextlib
 import os
 import pickle
 import select
-import signal
 import socket
 import sys
 import threading
@@ -129,5 +128,4 @@ def run(model: Model, mountpoint: str, options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(main())

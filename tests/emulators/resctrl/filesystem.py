@@ -8,8 +8,9 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from typing import Any
 
-import mfusepy
+import mfusepy  # type: ignore[import-untyped]  # it publishes no types
 
 from tests.emulators.resctrl.errors import ResctrlError
 from tests.emulators.resctrl.host import Caller
@@ -18,7 +19,7 @@ from tests.emulators.resctrl.model import FILE, Model, Node, Opened
 _THREADS_SINCE = (3, 12)
 
 
-class ResctrlFilesystem(mfusepy.Operations):
+class ResctrlFilesystem(mfusepy.Operations):  # type: ignore[misc]  # a base without types
     """File system operations; libfuse calls them from several threads."""
 
     use_ns = True
@@ -33,7 +34,7 @@ class ResctrlFilesystem(mfusepy.Operations):
         self._listed: dict[int, str] = {}
         self._born = time.time_ns()
 
-    def init_with_config(self, conn_info, config_3) -> None:
+    def init_with_config(self, conn_info: Any, config_3: Any) -> None:
         """The kernel talks to us: the mount is there."""
         self._ready()
 
@@ -41,14 +42,12 @@ class ResctrlFilesystem(mfusepy.Operations):
         uid, _, tid = mfusepy.fuse_get_context()
         return Caller(tid, uid)
 
-    def getattr(self, path, fh=None):
+    def getattr(self, path: str | None, fh: int | None = None) -> dict[str, int]:
+        """With a handle there is no path."""
         if path is not None:
-            node = self._model.find(path)
-        elif fh in self._open:
-            node = self._open[fh].node
-        else:
-            node = self._model.find(self._listed[fh])
-        return self._status(node)
+            return self._status(self._model.find(path))
+        assert fh is not None
+        return self._status(self._open[fh].node if fh in self._open else self._model.find(self._listed[fh]))
 
     def _status(self, node: Node) -> dict[str, int]:
         mode, uid, gid = self._model.attributes(node)
@@ -65,78 +64,99 @@ class ResctrlFilesystem(mfusepy.Operations):
             "st_ctime": self._born,
         }
 
-    def opendir(self, path):
+    def opendir(self, path: str) -> int:
+        """A handle that remembers the path."""
+        self._model.find(path)
         number = next(self._numbers)
         self._listed[number] = path
         return number
 
-    def readdir(self, path, fh):
-        here = self._status(self._model.find(self._listed[fh]))
-        entries = [(".", here, 0), ("..", here, 0)]
-        entries += [(name, self._status(node), 0) for name, node in self._model.list(self._listed[fh]).items()]
-        return entries
+    def readdir(self, path: str | None, fh: int) -> list[tuple[str, dict[str, int], int]]:
+        """Names with their inodes: without them libfuse says 0 and the C library hides the entry."""
+        with self._model.lock:
+            here = self._status(self._model.find(self._listed[fh]))
+            entries = self._model.list(self._listed[fh])
+            return [(".", here, 0), ("..", here, 0), *((name, self._status(node), 0) for name, node in entries.items())]
 
-    def releasedir(self, path, fh):
+    def releasedir(self, path: str | None, fh: int) -> int:
+        """Forget a handle."""
         self._listed.pop(fh, None)
         return 0
 
-    def open(self, path, flags):
+    def open(self, path: str, flags: int) -> int:
+        """A handle on one file."""
         access = flags & os.O_ACCMODE
         opened = self._model.open(path, access != os.O_RDONLY, access != os.O_WRONLY)
         number = next(self._numbers)
         self._open[number] = opened
         return number
 
-    def create(self, path, mode, fi=None):
+    def create(self, path: str, mode: int, fi: Any = None) -> int:
+        """No one makes files here."""
         self._model.create(path)
+        return 0
 
-    def read(self, path, size, offset, fh):
+    def read(self, path: str | None, size: int, offset: int, fh: int) -> bytes:
+        """Part of the text that the first read made."""
         return self._open[fh].read(size, offset, self._caller())
 
-    def write(self, path, data, offset, fh):
+    def write(self, path: str | None, data: bytes, offset: int, fh: int) -> int:
+        """One command."""
         return self._open[fh].write(data, self._caller())
 
-    def release(self, path, fh):
+    def release(self, path: str | None, fh: int) -> int:
+        """Forget a handle."""
         self._open.pop(fh, None)
         return 0
 
-    def mkdir(self, path, mode):
+    def mkdir(self, path: str, mode: int) -> int:
+        """A new group."""
         self._model.mkdir(path)
         return 0
 
-    def rmdir(self, path):
+    def rmdir(self, path: str) -> int:
+        """A group goes, with all that is in it."""
         self._model.rmdir(path)
         return 0
 
-    def rename(self, old, new):
+    def rename(self, old: str, new: str) -> int:
+        """A MON group moves."""
         self._model.rename(old, new)
         return 0
 
-    def truncate(self, path, length, fh=None):
+    def truncate(self, path: str | None, length: int, fh: int | None = None) -> int:
+        """Shells truncate what they write to; the kernel lets them and does nothing."""
         return 0
 
-    def utimens(self, path, times=None):
+    def utimens(self, path: str | None, times: tuple[int, int] | None = None) -> int:
+        """Times are not kept."""
         return 0
 
-    def chmod(self, path, mode):
+    def chmod(self, path: str, mode: int) -> int:
+        """Holds until the group goes."""
         self._model.change(path, mode=mode)
         return 0
 
-    def chown(self, path, uid, gid):
+    def chown(self, path: str, uid: int, gid: int) -> int:
+        """Holds until the group goes."""
         unchanged = {-1, 0xFFFFFFFF}
         self._model.change(path, uid=None if uid in unchanged else uid, gid=None if gid in unchanged else gid)
         return 0
 
-    def unlink(self, path):
+    def unlink(self, path: str) -> int:
+        """Files come and go with their group."""
         raise ResctrlError(errno.EPERM)
 
-    def mknod(self, path, mode, dev):
+    def mknod(self, path: str, mode: int, dev: int) -> int:
+        """As unlink."""
         raise ResctrlError(errno.EPERM)
 
-    def symlink(self, target, source):
+    def symlink(self, target: str, source: str) -> int:
+        """As unlink."""
         raise ResctrlError(errno.EPERM)
 
-    def link(self, target, source):
+    def link(self, target: str, source: str) -> int:
+        """As unlink."""
         raise ResctrlError(errno.EPERM)
 
 
@@ -145,7 +165,8 @@ def serve(model: Model, mountpoint: str, ready: Callable[[], None]) -> None:
 
     Nothing is cached: neither names nor attributes nor content. Raises RuntimeError where mounting fails.
     """
-    threads = {"max_threads": 8} if (mfusepy.fuse_version_major, mfusepy.fuse_version_minor) >= _THREADS_SINCE else {}
+    version = (mfusepy.fuse_version_major, mfusepy.fuse_version_minor)
+    threads = {"max_threads": 8, "max_idle_threads": 8} if version >= _THREADS_SINCE else {}
     started: list[bool] = []
 
     def up() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +24,8 @@ from tests.emulators.resctrl.state import LOCKSETUP, Group
 
 ROOT, CONTROL, MON_GROUPS, MONITOR, OTHER, FILE = "root", "control", "mon_groups", "monitor", "other", "file"
 SELF = Caller(1)
+READ_AGE = 0.02
+"""Seconds during which counters stay as they are: a burst of reads sees one moment."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ class Model:
         self._next_inode = itertools.count(2)
         self._attributes: dict[int, _Attributes] = {}
         self._mount: Mount | None = None
+        self._ticked = -math.inf
         self.mount_up(self.profile.options if self.options is None else self.options)
 
     def mount_up(self, options: Iterable[str]) -> None:
@@ -171,11 +175,13 @@ class Model:
         """As /proc/mounts shows them."""
         return tuple(option for option in ("cdp", "cdpl2", "mba_MBps", "debug") if option in self.mounted.options)
 
-    def tick(self) -> None:
-        """Let threads be born, hardware count and limbo end."""
+    def tick(self, age: float = 0.0) -> None:
+        """Let threads be born, hardware count and limbo end, unless that was done in the last `age` seconds."""
         with self.lock:
-            if self._mount is not None:
-                self._mount.pass_time(self.clock.now())
+            now = self.clock.now()
+            if self._mount is not None and now - self._ticked >= age:
+                self._ticked = now
+                self._mount.pass_time(now)
 
     def find(self, path: str) -> Node:
         """What `path` names. Raises ResctrlError ENOENT or ENOTDIR."""
@@ -236,10 +242,10 @@ class Model:
             if mount.allocates or name not in {"schemata", "mode", "size", "ctrl_hw_id"} or kind == ROOT
         }
         if kind == ROOT:
-            found["info"] = _later(self._inner, group, None, "info", info(mount))
+            found["info"] = lambda: self._inner(group, None, "info", info(mount))
             found |= {name: _later(self._group_node, child) for name, child in mount.control.items()}
         if mount.monitor is not None:
-            found["mon_data"] = _later(self._inner, group, group, "mon_data", mon_data(mount, group))
+            found["mon_data"] = lambda: self._inner(group, group, "mon_data", mon_data(mount, group))
             if group.control:
                 mode = CLOSED if group.mode == LOCKSETUP else 0o755
                 found["mon_groups"] = lambda: Node(
@@ -297,7 +303,7 @@ class Model:
         self._fault(path, "read")
         assert node.file is not None
         if node.relative.startswith("mon_data"):
-            self.tick()
+            self.tick(READ_AGE)
         text = node.file.read(caller).encode("latin-1")
         cut = self.cuts.pop(path.strip("/"), None)
         if cut is not None and node.group is not None:

@@ -96,13 +96,13 @@ class Mount:
 
     def pass_time(self, now: float) -> None:
         """Let threads be born and hardware count up to `now`."""
-        self.tasks.refresh()
+        self.tasks.refresh(always=False)
         owners: dict[int, Label] = {}
         for group in self.groups():
             for cpu in range(self.profile.cpus):
                 if group.cpus >> cpu & 1 and (not group.control or cpu not in owners):
                     owners[cpu] = Label(group.closid, group.rmid)
-        labels = [Label(group.closid, group.rmid) for group in self.groups() if group.mode != LOCKED]
+        labels = [Label(group.closid, group.rmid) for group in self.groups() if group.mode in {SHAREABLE, EXCLUSIVE}]
         self.hardware.advance(now, self.tasks, owners, labels)
         self.rmids.check(now)
 

@@ -175,6 +175,7 @@ _ALL = (
     replace(_INTEL, name="mon-only", text="monitoring without allocation", caches=(), bandwidths=()),
     replace(_INTEL, name="alloc-only", text="allocation without monitoring", monitoring=None),
     replace(_INTEL, name="no-mba", text="L3 CAT without MBA", bandwidths=()),
+    replace(_INTEL, name="mba-only", text="MBA without CAT", caches=()),
     replace(
         _INTEL,
         name="non-linear",

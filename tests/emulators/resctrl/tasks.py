@@ -45,12 +45,16 @@ class Tasks:
         if task is not None and label != ROOT:
             self._members[tid] = _Member(label, task.start)
 
-    def refresh(self) -> None:
-        """Give new threads the label of what made them, and forget those that ended or whose id is another's now."""
-        before, now = self._known, self.host.threads()
+    def refresh(self, always: bool = True) -> None:
+        """Give new threads the label of what made them, and forget those that ended or whose id is another's now.
+
+        Unless `always`, nothing is looked at while every thread is in the default group.
+        """
         if not self._members:
-            self._known = now
+            if always:
+                self._known = self.host.threads()
             return
+        before, now = self._known, self.host.threads()
         for tid in list(self._members):
             task = self.host.task(tid) if tid in now else None
             if task is None or task.start != self._members[tid].start:
