@@ -11,13 +11,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuCounters:
-    """Counters of one cgroup. `usage_ns` is cumulative CPU time, `throttled_ns` the time spent throttled."""
+    """Counters of one cgroup. `usage_ns` is cumulative CPU time, `throttled_ns` the time spent throttled.
+
+    `bursts` counts periods that used saved quota, `burst_ns` what they used beyond theirs (None: no such kernel).
+    """
 
     at: float
     usage_ns: int
     periods: int | None = None
     throttled_periods: int | None = None
     throttled_ns: int | None = None
+    bursts: int | None = None
+    burst_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +47,31 @@ class CpuKnobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEvents:
+    """How often something happened since the cgroup was made; None is not counted by this kernel."""
+
+    high: int | None = None
+    max: int | None = None
+    oom_kills: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReading:
     """Memory of one cgroup in bytes. `limit_bytes` and `high_bytes` None are no limit.
 
-    `oom_kills`, `high_events` (throttled at memory.high) and `max_events` count since the cgroup was made.
+    `oom_kills`, `high_events` (throttled at memory.high) and `max_events` count since the cgroup was made, with all
+    groups below it; `local` counts the group alone. `at` is when they were read (None: not stated).
     """
 
     working_set_bytes: int
+    at: float | None = None
     usage_bytes: int | None = None
     limit_bytes: int | None = None
     high_bytes: int | None = None
     oom_kills: int | None = None
     high_events: int | None = None
     max_events: int | None = None
+    local: MemoryEvents | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +105,10 @@ class PodPsi:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCounters:
-    """Node totals. CPU times are seconds since boot summed over all CPUs; `capacity_*` is what the machine has."""
+    """Node totals. CPU times are seconds since boot summed over all CPUs; `capacity_*` is what the machine has.
+
+    `psi` is the node's own pressure, None where it has none.
+    """
 
     at: float
     capacity_cpu_millis: int
@@ -96,6 +116,9 @@ class NodeCounters:
     steal_seconds: float
     capacity_memory_bytes: int
     memory_available_bytes: int | None
+    swap_total_bytes: int | None = None
+    swap_free_bytes: int | None = None
+    psi: PodPsi | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +143,9 @@ class RunDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReading:
-    """All that was read of one pod's or container's cgroup in one turn.
+    """What is known of one pod's or container's cgroup. CPU is of this turn, the rest of the last turn that read it.
 
-    A None part was not readable or was not due; the group still exists. `cpuset` is what the cpuset allows it, in
+    A None part was not readable; the group still exists. `cpuset` is what the cpuset allows it, in
     the kernel's form. `frozen` is what the freezer says.
     """
 

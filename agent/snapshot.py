@@ -1,8 +1,8 @@
 """One immutable picture of the node per turn, built from two sets of counters. Pure.
 
-A rate needs one counter, one clock and two samples: a counter that fell is a new baseline, and a gap of no time or
-of more than three periods (suspend, a stalled agent) gives no rate. A cgroup that was not there in a complete
-earlier listing was made since, so its counter began at 0 then.
+A rate needs one counter, one clock and two samples, see `agent.rates`. A cgroup that was not there in a complete
+earlier listing was made since, so its counter began at 0 then. What is read only every few turns is carried by the
+sweeps in between, with the reading before it, so that its rate stays until the next one.
 
 The split: LS and BE are sums over pods; SYSTEM = node - LS - BE, never below 0, which holds what is in no pod and
 what could not be matched to one. If a living pod of a tier could not be measured, the tier's sum is None and so is
@@ -12,14 +12,17 @@ one turn, which is the safe side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from agent.counters import CpuCounters, CpuKnobs, MemoryReading, NodeCounters, PodReading
 from agent.eviction import DrillOrder, EvictorView
 from agent.gpu import Gpu
 from agent.policy.rung import RungStatus
 from agent.pressure import Pressure, Shortage
+from agent.rates import MAX_GAP_PERIODS as MAX_GAP_PERIODS
+from agent.rates import NO_STALLS, Stalls, gap, io_rate, memory_high_rate, stalls
 from agent.resctrl import RdtReading
 from agent.threads import ThreadSweep
 from agent.topology import Topology
@@ -27,9 +30,9 @@ from slacktide.forecast import Amount
 from slacktide.status import Usage
 from slacktide.tier import Tier
 
-MAX_GAP_PERIODS = 3.0
 UNKNOWN = Usage()
 NOTHING_KNOWN = Amount()
+NOTHING_READ = PodReading()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +79,17 @@ class PodIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSnapshot:
-    """One container cgroup of a pod. `name` is empty where no status of the API matches it (yet), or for a sandbox."""
+    """One container cgroup of a pod. `name` is empty where no status of the API matches it (yet), or for a sandbox.
+
+    `knobs`, `throttled_ratio` and `cpuset` are of its own cgroup, as those of the pod.
+    """
 
     group: str
     id: str
     name: str = ""
+    knobs: CpuKnobs | None = None
+    throttled_ratio: float | None = None
+    cpuset: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +177,15 @@ class NodeSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One pod cgroup of a listing: identity (path and inode, so that a recreated path is another group)."""
+    """One pod cgroup of a listing: identity (path and inode, so that a recreated path is another group).
+
+    `containers` are the cgroups of its containers, not yet named.
+    """
 
     group: str
     inode: int
     uid: str
+    containers: tuple[ContainerSnapshot, ...] = ()
 
 
 Key = tuple[str, int]
@@ -180,12 +193,17 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Everything one turn read: the listing, the counters of each group, the node. `vanished` went away meanwhile."""
+    """Everything one turn read: the listing, the counters of each group, the node. `vanished` went away meanwhile.
+
+    What is slow to read comes only every `slow_turns`; `earlier` then has the reading before the present one.
+    """
 
     at: float
     node: NodeCounters | None
     groups: tuple[Found, ...] = ()
     readings: Mapping[Key, PodReading] = field(default_factory=dict)
+    earlier: Mapping[Key, PodReading] = field(default_factory=dict)
+    slow_turns: int = 1
     vanished: int = 0
 
 
@@ -193,8 +211,8 @@ def cpu_rate_millis(before: CpuCounters | None, after: CpuCounters, period_secon
     """Millicores between two readings; None for a reset, no time, or a gap of more than three periods."""
     if before is None:
         return None
-    elapsed, used = after.at - before.at, after.usage_ns - before.usage_ns
-    if used < 0 or not 0 < elapsed <= MAX_GAP_PERIODS * period_seconds:
+    elapsed, used = gap(before.at, after.at, period_seconds), after.usage_ns - before.usage_ns
+    if used < 0 or elapsed is None:
         return None
     return round(used / elapsed / 1e6)
 
@@ -221,19 +239,25 @@ def build(
     period_seconds: float,
     capacity: Usage,
     pressure: Pressure | None = None,
+    cpi: Mapping[str, float] = MappingProxyType({}),
 ) -> NodeSnapshot:
-    """The snapshot between two sweeps. `pods` maps UID to what the API says; without `before` all rates are None."""
+    """The snapshot between two sweeps. `pods` maps UID to what the API says; without `before` all rates are None.
+
+    `cpi` is cycles per instruction by cgroup, of those that were counted lately.
+    """
     seen: list[PodSnapshot] = []
     unmatched = 0
+    listed = {(found.group, found.inode) for found in before.groups} if before else set()
     for found in after.groups:
         identity = pods.get(found.uid)
         reading = after.readings.get((found.group, found.inode))
         if identity is None:
             unmatched += 1
         elif reading is not None:
-            seen.append(_pod(before, found, reading, identity, period_seconds))
+            seen.append(_pod(before, after, found, reading, identity, listed, period_seconds, cpi.get(found.group)))
     node, busy, steal = _node(before.node if before else None, after.node, period_seconds)
     ls, be = _total(pod for pod in seen if pod.tier is Tier.LS), _total(pod for pod in seen if pod.tier is Tier.BE)
+    stalled = _node_stalls(before, after, period_seconds)
     return NodeSnapshot(
         at=after.at,
         window_seconds=after.at - before.at if before else None,
@@ -247,32 +271,79 @@ def build(
         steal_ratio=steal,
         unmatched=unmatched,
         vanished=after.vanished,
+        node_psi_memory=stalled.memory,
+        node_psi_memory_full=stalled.memory_full,
+        swap_free_ratio=_swap_free(after.node),
     )
 
 
 def _pod(
-    before: Sweep | None, found: Found, reading: PodReading, identity: PodIdentity, period_seconds: float
+    before: Sweep | None,
+    after: Sweep,
+    found: Found,
+    reading: PodReading,
+    identity: PodIdentity,
+    listed: Set[Key],
+    period_seconds: float,
+    cpi: float | None,
 ) -> PodSnapshot:
     key = (found.group, found.inode)
-    old = _baseline(before, key, reading.cpu)
-    cpu = cpu_rate_millis(old, reading.cpu, period_seconds) if reading.cpu else None
+    old = _baseline(before, key, reading.cpu, listed)
+    slow = after.earlier.get(key) or (before.readings.get(key) if before else None) or NOTHING_READ
+    slow_seconds = period_seconds * after.slow_turns
+    stalled = stalls(slow.psi, reading.psi, slow_seconds)
     return PodSnapshot(
         identity=identity,
         group=found.group,
-        usage=Usage(cpu_millis=cpu, memory_bytes=_working_set(reading.memory)),
+        usage=Usage(
+            cpu_millis=cpu_rate_millis(old, reading.cpu, period_seconds) if reading.cpu else None,
+            memory_bytes=_working_set(reading.memory),
+        ),
         throttled_ratio=throttled_ratio(old, reading.cpu) if reading.cpu else None,
         knobs=reading.knobs,
+        containers=_named(found.containers, identity),
+        memory=reading.memory,
+        memory_high_rate=memory_high_rate(slow.memory, reading.memory, slow_seconds),
+        io_rate=io_rate(slow.io, reading.io, slow_seconds),
+        pids=reading.pids.current if reading.pids else None,
+        psi_cpu=stalled.cpu,
+        psi_memory=stalled.memory,
+        psi_io=stalled.io,
+        cpi=cpi,
+        frozen=reading.frozen,
+        cpuset=reading.cpuset,
     )
 
 
-def _baseline(before: Sweep | None, key: Key, now: CpuCounters | None) -> CpuCounters | None:
+def _named(containers: tuple[ContainerSnapshot, ...], identity: PodIdentity) -> tuple[ContainerSnapshot, ...]:
+    """Containers with the names that the API gives their ids; others (a sandbox, a newcomer) stay without one."""
+    names = {container.id: container.name for container in identity.containers if container.id}
+    if not names:
+        return containers
+    return tuple(replace(one, name=names[one.id]) if one.id in names else one for one in containers)
+
+
+def _node_stalls(before: Sweep | None, after: Sweep, period_seconds: float) -> Stalls:
+    if before is None or before.node is None or after.node is None:
+        return NO_STALLS
+    return stalls(before.node.psi, after.node.psi, period_seconds)
+
+
+def _swap_free(node: NodeCounters | None) -> float | None:
+    """Share of swap that is free; None without swap, where nothing can run out."""
+    if node is None or not node.swap_total_bytes or node.swap_free_bytes is None:
+        return None
+    return min(1.0, node.swap_free_bytes / node.swap_total_bytes)
+
+
+def _baseline(before: Sweep | None, key: Key, now: CpuCounters | None, listed: Set[Key]) -> CpuCounters | None:
     """The earlier counters of a group; a group made since the earlier listing began at 0 then."""
     if before is None or now is None:
         return None
     reading = before.readings.get(key)
     if reading is not None:
         return reading.cpu
-    if any((found.group, found.inode) == key for found in before.groups):
+    if key in listed:
         return None
     return CpuCounters(at=before.at, usage_ns=0, periods=0, throttled_periods=0, throttled_ns=0)
 
@@ -317,7 +388,7 @@ def _node(
         after.capacity_memory_bytes - after.memory_available_bytes if after.memory_available_bytes is not None else None
     )
     busy = busy_millis(before, after, period_seconds)
-    steal = _steal(before, after)
+    steal = _steal(before, after, period_seconds)
     ratio = min(1.0, busy / after.capacity_cpu_millis) if busy is not None else None
     return Usage(cpu_millis=busy, memory_bytes=memory), ratio, steal
 
@@ -326,14 +397,14 @@ def busy_millis(before: NodeCounters | None, after: NodeCounters, period_seconds
     """Millicores that all CPUs were busy between two readings; None as for any rate."""
     if before is None:
         return None
-    elapsed, busy = after.at - before.at, after.busy_seconds - before.busy_seconds
-    if busy < 0 or not 0 < elapsed <= MAX_GAP_PERIODS * period_seconds:
+    elapsed, busy = gap(before.at, after.at, period_seconds), after.busy_seconds - before.busy_seconds
+    if busy < 0 or elapsed is None:
         return None
     return round(busy / elapsed * 1000)
 
 
-def _steal(before: NodeCounters | None, after: NodeCounters) -> float | None:
-    if before is None or after.at <= before.at or after.steal_seconds < before.steal_seconds:
+def _steal(before: NodeCounters | None, after: NodeCounters, period_seconds: float) -> float | None:
+    elapsed = gap(before.at, after.at, period_seconds) if before else None
+    if before is None or elapsed is None or after.steal_seconds < before.steal_seconds:
         return None
-    cpus = after.capacity_cpu_millis / 1000
-    return min(1.0, (after.steal_seconds - before.steal_seconds) / (after.at - before.at) / cpus)
+    return min(1.0, (after.steal_seconds - before.steal_seconds) / elapsed / (after.capacity_cpu_millis / 1000))

@@ -1,7 +1,8 @@
 """Node totals from /proc, rooted at an injected path: CPU time, steal, memory, boot id.
 
-psutil reads them (it knows the oddities: lines without a space, MemAvailable missing or 0). It finds /proc through
-a module attribute, which is set for the length of one call, under a lock.
+psutil reads them (it knows the oddities: MemAvailable missing or 0). It finds /proc through a module attribute, which
+is set for the length of one call, under a lock. Swap is read plainly: psutil reads vmstat for it as well, and warns
+where that has no counts. The two files of the beat are held open; reading them costs a third of opening them.
 """
 
 from __future__ import annotations
@@ -16,10 +17,16 @@ from typing import Final
 import psutil
 
 from agent.counters import NodeCounters
-from slacktide.kernel.files import read_text
+from slacktide.errors import Refused
+from slacktide.kernel.files import read_text, translate
 
-_AVAILABLE: Final = re.compile(r"^MemAvailable:\s*([0-9]+)", re.MULTILINE)
+_AVAILABLE: Final = re.compile(rb"^MemAvailable:[ \t]*([0-9]{1,20})", re.MULTILINE)
+_SWAP_TOTAL: Final = re.compile(rb"^SwapTotal:[ \t]*([0-9]{1,20})", re.MULTILINE)
+_SWAP_FREE: Final = re.compile(rb"^SwapFree:[ \t]*([0-9]{1,20})", re.MULTILINE)
+_CPU: Final = re.compile(rb"cpu" + rb"[ \t]+([0-9]{1,20})" * 7 + rb"\s")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
+_DIGITS: Final = 20
+_BEAT_BYTES: Final = 16_384
 _lock: Final = threading.Lock()
 
 
@@ -40,6 +47,7 @@ class Proc:
     def __init__(self, root: str, clock: Callable[[], float]) -> None:
         self.root = root
         self._clock = clock
+        self._held: dict[str, int] = {}
 
     def counters(self) -> NodeCounters:
         """CPU seconds since boot over all CPUs, and memory. Guest time is part of user time and not added again."""
@@ -47,6 +55,7 @@ class Proc:
             at = self._clock()
             per_cpu = psutil.cpu_times(percpu=True)
             total, available = self._memory()
+        swap_total, swap_free = self._swap()
         busy = sum(cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq for cpu in per_cpu)
         return NodeCounters(
             at=at,
@@ -55,6 +64,8 @@ class Proc:
             steal_seconds=sum(cpu.steal for cpu in per_cpu),
             capacity_memory_bytes=total,
             memory_available_bytes=available,
+            swap_total_bytes=swap_total,
+            swap_free_bytes=swap_free,
         )
 
     def _memory(self) -> tuple[int, int | None]:
@@ -63,8 +74,17 @@ class Proc:
             memory = psutil.virtual_memory()
         except ValueError:
             lines = self._meminfo()
+            if "MemTotal" not in lines:
+                raise Refused(
+                    os.path.join(self.root, "meminfo"), None, "does not say how much memory there is"
+                ) from None
             return lines["MemTotal"], lines.get("MemAvailable") or None
         return memory.total, memory.available if memory.total > 0 else None
+
+    def _swap(self) -> tuple[int | None, int | None]:
+        """(total, free) bytes of swap; None where meminfo does not say."""
+        data = self._beat_file("meminfo")
+        return _kibibytes(_SWAP_TOTAL, data), _kibibytes(_SWAP_FREE, data)
 
     def now(self) -> float:
         """Monotonic seconds of the clock that all readings carry."""
@@ -82,16 +102,30 @@ class Proc:
         at = self._clock()
         return at, self._busy(), self._available()
 
+    def close(self) -> None:
+        """Close what is held open."""
+        while self._held:
+            os.close(self._held.popitem()[1])
+
+    def _beat_file(self, name: str) -> bytes:
+        """The beginning of a file, through a held descriptor. Raises KernelError."""
+        path = os.path.join(self.root, name)
+        try:
+            if name not in self._held:
+                self._held[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._held[name], _BEAT_BYTES, 0)
+        except OSError as error:
+            raise translate(path, error) from error
+
     def _busy(self) -> float | None:
-        fields = read_text(os.path.join(self.root, "stat")).split("\n", 1)[0].split()
-        if len(fields) < 8 or fields[0] != "cpu" or not all(field.isdigit() for field in fields[1:8]):
+        found = _CPU.match(self._beat_file("stat"))
+        if not found:
             return None
-        user, nice, system, _idle, _iowait, irq, softirq = (int(field) for field in fields[1:8])
+        user, nice, system, _idle, _iowait, irq, softirq = (int(field) for field in found.groups())
         return (user + nice + system + irq + softirq) / _TICK
 
     def _available(self) -> int | None:
-        found = _AVAILABLE.search(read_text(os.path.join(self.root, "meminfo")))
-        return int(found[1]) * 1024 or None if found else None
+        return _kibibytes(_AVAILABLE, self._beat_file("meminfo")) or None
 
     def _meminfo(self) -> dict[str, int]:
         """Sizes in bytes by name; a line of another form is left out."""
@@ -99,6 +133,12 @@ class Proc:
         for line in read_text(os.path.join(self.root, "meminfo")).splitlines():
             name, _, rest = line.partition(":")
             number = rest.split()[0] if rest.split() else ""
-            if number.isdigit():
+            if number.isascii() and number.isdigit() and len(number) <= _DIGITS:
                 sizes[name] = int(number) * 1024
         return sizes
+
+
+def _kibibytes(pattern: re.Pattern[bytes], data: bytes) -> int | None:
+    """Bytes that a line of meminfo states; None without such a line."""
+    found = pattern.search(data)
+    return int(found[1]) * 1024 if found else None

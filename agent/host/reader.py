@@ -1,72 +1,107 @@
 """One sweep over the node: every pod cgroup's counters and the node totals, as plain values.
 
 A group that vanishes while it is read is counted and left out. A part of a living group that cannot be read is
-None. Nothing is caught beyond kernel errors.
+None. Nothing is caught beyond kernel errors. Use of CPU is read every turn, the rest (memory, I/O, pressure, tasks,
+knobs, cpuset) every `slow_turns`, the pods in turn, and at once for a pod that is new; memory every turn where the
+node has little left.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
 
-from agent.counters import CpuCounters, CpuKnobs, MemoryReading, NodeCounters, PodReading, PsiTotals
-from agent.host import cpu, psi
-from agent.host.cgroup import CgroupLister, PodGroup, open_group, threads_of
-from agent.host.memory import read_memory
+from agent.counters import NodeCounters, PodReading, PsiTotals
+from agent.host import psi
+from agent.host.cgroup import CgroupLister, PodGroup, threads_of
+from agent.host.fds import FdBudget
+from agent.host.podfiles import GroupReader, PodFiles
 from agent.host.proc import Proc
-from agent.snapshot import Found, Key, Sweep
+from agent.snapshot import ContainerSnapshot, Found, Key, Sweep
 from slacktide.errors import Gone, KernelError
 from slacktide.kernel.hierarchy import Hierarchy, Version
+from slacktide.kernel.kubepods import container_id, pod_uid
+
+SLOW_TURNS: Final = 5
+LOW_MEMORY_RATIO: Final = 0.15
+_ELSEWHERE_SECONDS: Final = 30.0
 
 
 class HostReader:
-    """Reads pods through `lister` and the node through `proc`. `clock` is monotonic seconds."""
+    """Reads pods through `lister` and the node through `proc`. `clock` is monotonic seconds. One thread uses it.
 
-    def __init__(self, hierarchy: Hierarchy, lister: CgroupLister, proc: Proc, clock: Callable[[], float]) -> None:
+    `budget` bounds the descriptors that it holds. `counters`: vanished.
+    """
+
+    def __init__(
+        self,
+        hierarchy: Hierarchy,
+        lister: CgroupLister,
+        proc: Proc,
+        clock: Callable[[], float],
+        *,
+        budget: FdBudget | None = None,
+        slow_turns: int = SLOW_TURNS,
+    ) -> None:
         self._hierarchy = hierarchy
         self._lister = lister
         self._proc = proc
         self._clock = clock
+        self.budget = budget or FdBudget(clock=time.monotonic)
+        self._slow_turns = slow_turns
+        self._psi = psi.NodePsi(proc.root, clock)
+        self._elsewhere = Elsewhere(hierarchy, lister.root, clock)
+        self._pods: dict[Key, PodFiles] = {}
+        self._found: dict[Key, tuple[PodGroup, Found]] = {}
         self._half_made: set[Key] = set()
+        self._turn = 0
         self.last_groups: tuple[PodGroup, ...] = ()
 
     def sweep(self) -> Sweep:
         """List all groups and read each. Raises a KernelError when the cgroup root itself cannot be listed."""
         at = self._clock()
+        self._turn += 1
+        self.budget.check()
         groups = self._lister.pods()
+        node = self._node()
+        hurry = _memory_is_low(node)
         found: list[Found] = []
         readings: dict[Key, PodReading] = {}
+        earlier: dict[Key, PodReading] = {}
         vanished = 0
         half_made = self._half_made_now(groups)
-        for group in groups:
-            if (group.group, group.inode) in half_made:
+        for number, group in enumerate(groups):
+            key = (group.group, group.inode)
+            if key in half_made:
                 continue
             try:
-                readings[(group.group, group.inode)] = self._read(group)
+                files = self._files(key, group)
+                full = (number + self._turn) % self._slow_turns == 0
+                readings[key] = files.read(full=full, memory=hurry)
             except Gone:
                 vanished += 1
+                self._drop(key)
                 continue
             except KernelError:
-                readings[(group.group, group.inode)] = PodReading()
-            found.append(Found(group=group.group, inode=group.inode, uid=group.uid))
+                readings[key] = PodReading()
+            else:
+                if files.earlier is not None:
+                    earlier[key] = files.earlier
+            found.append(self._found_of(key, group))
+        self._forget_others(groups)
         self.last_groups = groups
-        return Sweep(at=at, node=self._node(), groups=tuple(found), readings=readings, vanished=vanished)
-
-    def _half_made_now(self, groups: Sequence[PodGroup]) -> set[Key]:
-        """Groups that were made under cpu and not yet under cpuacct (v1): left out, but only the first time.
-
-        They would be pods without a measurement, and for a moment nothing would be known about their tier.
-        """
-        if self._lister.version is Version.V2 or "cpuacct" not in self._hierarchy.controllers:
-            return set()
-        missing = {
-            (group.group, group.inode)
-            for group in groups
-            if os.path.isdir(self._lister.absolute(group.group))
-            and not os.path.isdir(self._hierarchy.path("cpuacct", group.group) or "")
-        }
-        fresh, self._half_made = missing - self._half_made, missing
-        return fresh
+        return Sweep(
+            at=at,
+            node=node,
+            groups=tuple(found),
+            readings=readings,
+            earlier=earlier,
+            slow_turns=self._slow_turns,
+            vanished=vanished,
+        )
 
     def threads(self, groups: Sequence[PodGroup]) -> list[int]:
         """Ids of all threads in these pods."""
@@ -79,66 +114,121 @@ class HostReader:
 
     def cpu_psi(self, group: PodGroup) -> PsiTotals | None:
         """CPU pressure totals of a pod's group (v2); None where there are none."""
-        return psi.read(os.path.join(self._lister.absolute(group.group), "cpu.pressure"))
+        try:
+            return self._files((group.group, group.inode), group).cpu_psi()
+        except KernelError:
+            return None
+
+    def release(self) -> None:
+        """Close all descriptors that are held."""
+        for files in self._pods.values():
+            files.release()
+
+    def _files(self, key: Key, group: PodGroup) -> PodFiles:
+        files = self._pods.get(key)
+        if files is None:
+            files = self._pods[key] = PodFiles(group, self._make)
+        elif files.pod is not group:
+            files.follow(group)
+        return files
+
+    def _make(self, group: str, inode: int) -> GroupReader:
+        return GroupReader(self._hierarchy, group, inode, self._elsewhere.find, self.budget, self._clock)
+
+    def _found_of(self, key: Key, group: PodGroup) -> Found:
+        """The listing's entry, the same object as long as the group's is."""
+        known = self._found.get(key)
+        if known is not None and known[0] is group:
+            return known[1]
+        containers = tuple(ContainerSnapshot(group=one.group, id=one.id) for one in group.containers)
+        made = Found(group=group.group, inode=group.inode, uid=group.uid, containers=containers)
+        self._found[key] = (group, made)
+        return made
+
+    def _drop(self, key: Key) -> None:
+        files = self._pods.pop(key, None)
+        self._found.pop(key, None)
+        if files is not None:
+            files.release()
+
+    def _forget_others(self, groups: Sequence[PodGroup]) -> None:
+        if len(self._pods) > len(groups) or len(self._found) > len(groups):
+            present = {(group.group, group.inode) for group in groups}
+            for key in [key for key in {*self._pods, *self._found} if key not in present]:
+                self._drop(key)
+
+    def _half_made_now(self, groups: Sequence[PodGroup]) -> set[Key]:
+        """Groups that were made under cpu and not yet under cpuacct (v1): left out, but only the first time.
+
+        They would be pods without a measurement, and for a moment nothing would be known about their tier.
+        """
+        if self._lister.version is Version.V2 or "cpuacct" not in self._hierarchy.controllers:
+            return set()
+        new = [group for group in groups if (group.group, group.inode) not in self._pods]
+        missing = {
+            (group.group, group.inode)
+            for group in new
+            if os.path.isdir(self._lister.absolute(group.group))
+            and not os.path.isdir(self._hierarchy.path("cpuacct", group.group) or "")
+        }
+        fresh, self._half_made = missing - self._half_made, missing
+        return fresh
 
     def _node(self) -> NodeCounters | None:
         try:
-            return self._proc.counters()
+            counters = self._proc.counters()
         except (OSError, KernelError):
             return None
+        return replace(counters, psi=self._psi.read())
 
-    def _read(self, group: PodGroup) -> PodReading:
-        assert self._lister.version is not None
-        descriptor = open_group(self._lister.absolute(group.group), group.inode)
-        try:
-            return PodReading(
-                cpu=self._cpu(descriptor, group, self._lister.version),
-                memory=self._memory(group),
-                knobs=_knobs(descriptor, self._lister.version),
-            )
-        finally:
-            os.close(descriptor)
 
-    def _cpu(self, descriptor: int, group: PodGroup, version: Version) -> CpuCounters | None:
-        """Counters; Gone only when the pod's group went away."""
-        acct = None if version is Version.V2 else self._open("cpuacct", group.group)
-        try:
-            return cpu.read_counters(descriptor, acct, version, self._clock)
-        except KernelError:
-            if not cpu.alive(descriptor):
-                raise Gone(group.group, None, "went away while it was read") from None
-            return None
-        finally:
-            if acct is not None:
-                os.close(acct)
+class Elsewhere:
+    """Where a group lies under other controllers: at the same path, or where a listing of that controller finds it.
 
-    def _memory(self, group: PodGroup) -> MemoryReading | None:
-        mount = self._hierarchy.controllers.get("memory")
-        descriptor = self._open("memory", group.group)
-        if mount is None or descriptor is None:
-            return None
-        try:
-            return read_memory(descriptor, mount.version)
-        except KernelError:
-            return None
-        finally:
-            os.close(descriptor)
+    Kubelet and runtime may follow different drivers under one controller and the same under another.
+    """
 
-    def _open(self, controller: str, group: str) -> int | None:
-        """Directory descriptor of a group under another controller; None if it is not there."""
+    def __init__(self, hierarchy: Hierarchy, root: str, clock: Callable[[], float]) -> None:
+        self._hierarchy = hierarchy
+        self._root = root
+        self._clock = clock
+        self._listed: dict[str, tuple[float, dict[str, str]]] = {}
+
+    def find(self, controller: str, group: str) -> str | None:
+        """Directory of the group under this controller; None where there is none (yet)."""
         path = self._hierarchy.path(controller, group)
-        if path is None:
+        if path is None or os.path.isdir(path):
+            return path
+        mount = self._hierarchy.controllers[controller]
+        if mount.version is Version.V2:
             return None
+        other = self._of(controller).get(_identity(group))
+        return os.path.join(mount.path, other) if other is not None else None
+
+    def _of(self, controller: str) -> dict[str, str]:
+        """Groups under this controller by the name that they have whatever the driver; listed once in a while."""
+        now = self._clock()
+        listed = self._listed.get(controller)
+        if listed is not None and now - listed[0] < _ELSEWHERE_SECONDS:
+            return listed[1]
+        found: dict[str, str] = {}
         try:
-            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            return None
+            for pod in CgroupLister(self._hierarchy, self._root, controller).pods():
+                found[pod.uid] = pod.group
+                found.update((container.id, container.group) for container in pod.containers)
+        except KernelError:
+            found = {}
+        self._listed[controller] = (now, found)
+        return found
 
 
-def _knobs(descriptor: int, version: Version) -> CpuKnobs | None:
-    try:
-        return cpu.read_knobs(descriptor, version)
-    except Gone:
-        raise
-    except KernelError:
-        return None
+def _identity(group: str) -> str:
+    """Container id or pod UID in the last part of a path."""
+    name = os.path.basename(group)
+    return container_id(name) or pod_uid(name) or name
+
+
+def _memory_is_low(node: NodeCounters | None) -> bool:
+    if node is None or node.memory_available_bytes is None:
+        return False
+    return node.memory_available_bytes < LOW_MEMORY_RATIO * node.capacity_memory_bytes

@@ -17,6 +17,7 @@ _POD: Final = re.compile(rf"(?:.*-)?pod(?P<uid>{_UID})(?:\.slice)?")
 _CONTAINER: Final = re.compile(
     r"(?:.*:)?(?:(?:cri-containerd|containerd|crio|docker|libpod)[-:])?(?P<id>[0-9a-f]{64}|[0-9a-f]{32})(?:\.scope)?"
 )
+_STRAY: Final = re.compile(rf"(?:.*-)?pod(?P<uid>{_UID})(?:\.slice)?:[^:]*:(?P<id>[0-9a-f]{{64}}|[0-9a-f]{{32}})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,25 @@ def container_id(directory_name: str) -> str | None:
         return None
     match = _CONTAINER.fullmatch(directory_name)
     return match["id"] if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A container whose directory carries the name of its pod as well, because it lies outside of it."""
+
+    uid: str
+    container: str
+
+
+def stray(directory_name: str) -> Stray | None:
+    """Pod and container in the name of a directory `kubepods-...-podUID.slice:PREFIX:ID`; None for any other name.
+
+    A runtime with the cgroupfs driver makes these under a kubelet with the systemd driver (koordinator#661).
+    """
+    if ":" not in directory_name:
+        return None
+    match = _STRAY.fullmatch(directory_name)
+    return Stray(match["uid"].replace("_", "-").lower(), match["id"]) if match else None
 
 
 def qos_parent(qos_class: str) -> str:

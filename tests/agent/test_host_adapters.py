@@ -6,14 +6,15 @@ import psutil
 import pytest
 
 from agent.capabilities import Knob
-from agent.host import cpu, psi
-from agent.host import reader as reader_module
+from agent.host import cpu, fds, podfiles, psi
 from agent.host.cgroup import CgroupLister, open_group, threads_of
+from agent.host.fds import FdBudget, GroupFiles
 from agent.host.memory import read_memory
 from agent.host.probe import probe
 from agent.host.proc import Proc
 from agent.host.reader import HostReader
 from agent.host.schedstat import RunDelayReader
+from agent.host.usage import read_cpu
 from slacktide.errors import Gone, NotPermitted, Refused, Unsupported
 from slacktide.kernel.hierarchy import Hierarchy, Version
 from tests.agent.trees import CID, CID2, UID_BE, UID_LS, KernelWriter, Tree, proc_tree
@@ -103,13 +104,13 @@ def test_a_group_made_again_is_another_group(tmp_path):
 def test_cpu_counters_are_nanoseconds_on_both_versions(tmp_path, version, stat, expected):
     tree = Tree(tmp_path, version)
     tree.group("g", cpu__stat=stat, cpuacct__usage=7_000)
-    fd = os.open(tree.path("g", ""), os.O_RDONLY)
-    acct = os.open(tree.path("g", "", "cpuacct"), os.O_RDONLY)
+    budget = FdBudget(limit=1000)
+    files, acct = (GroupFiles(str(tree.path("g", "", name)), None, budget) for name in ("cpu", "cpuacct"))
     try:
-        read = cpu.read_counters(fd, acct, version, lambda: 1.0)
+        read = read_cpu(files, acct, version, lambda: 1.0)
     finally:
-        os.close(fd)
-        os.close(acct)
+        files.release()
+        acct.release()
     assert read is not None
     assert (read.usage_ns, read.periods, read.throttled_periods, read.throttled_ns) == expected
 
@@ -154,11 +155,7 @@ def test_a_kernel_without_idle_gives_none_and_junk_is_refused(tmp_path):
 def test_working_set_limit_and_oom_kills(tmp_path, version):
     tree = Tree(tmp_path, version)
     tree.group("g")
-    fd = os.open(tree.path("g", "", "memory"), os.O_RDONLY)
-    try:
-        read = read_memory(fd, version)
-    finally:
-        os.close(fd)
+    read = read_memory(GroupFiles(str(tree.path("g", "", "memory")), None, FdBudget()), version, lambda: 1.0)
     assert read is not None
     assert (read.working_set_bytes, read.limit_bytes, read.oom_kills) == (700, None, 2)
 
@@ -388,14 +385,15 @@ def test_a_pod_that_cannot_be_opened_is_unknown_and_the_others_are_read(tmp_path
     tree = Tree(tmp_path / "cg")
     tree.group(f"kubepods/pod{UID_LS}")
     tree.group(f"kubepods/pod{UID_BE}")
-    real = reader_module.open_group
+    real = fds.open_group
 
     def out_of_descriptors(directory, inode):
         if UID_LS in directory:
             raise Refused(directory, 24, "Too many open files")
         return real(directory, inode)
 
-    monkeypatch.setattr(reader_module, "open_group", out_of_descriptors)
+    monkeypatch.setattr(fds, "open_group", out_of_descriptors)
+    monkeypatch.setattr(podfiles, "open_group", out_of_descriptors)
     reader = HostReader(
         tree.hierarchy, tree.lister(), Proc(str(proc_tree(tmp_path / "proc")), lambda: 1.0), lambda: 1.0
     )

@@ -24,12 +24,12 @@ class Tree:
     def __init__(self, base: Path, version: Version = Version.V1) -> None:
         self.base = base
         self.version = version
-        self.names = ("cpu", "cpuacct", "memory") if version is Version.V1 else ("unified",)
+        self.names = tuple(_V1) if version is Version.V1 else ("unified",)
         for name in self.names:
             (base / name).mkdir(parents=True, exist_ok=True)
         mounts = {
             controller: Mount(str(base / (controller if version is Version.V1 else "unified")), version)
-            for controller in ("cpu", "cpuacct", "memory")
+            for controller in (_V1 if version is Version.V1 else _V2_CONTROLLERS)
         }
         self.hierarchy = Hierarchy(mounts, None if version is Version.V1 else str(base / "unified"))
 
@@ -82,7 +82,15 @@ _V1 = {
         "memory.stat": "cache 10\ninactive_file 1\ntotal_inactive_file 300\n",
         "memory.limit_in_bytes": 9223372036854771712,
         "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+        "memory.failcnt": 4,
     },
+    "cpuset": {"cpuset.cpus": "0-3", "cpuset.effective_cpus": "0-1"},
+    "blkio": {
+        "blkio.throttle.io_service_bytes_recursive": "8:0 Read 100\n8:0 Write 20\n8:0 Sync 1\n8:0 Total 120\nTotal 120\n",
+        "blkio.throttle.io_serviced_recursive": "8:0 Read 3\n8:0 Write 2\n8:0 Total 5\nTotal 5\n",
+    },
+    "pids": {"pids.current": 7, "pids.max": "max"},
+    "freezer": {"freezer.state": "THAWED"},
 }
 _V2 = {
     "unified": {
@@ -97,9 +105,20 @@ _V2 = {
         "memory.current": 1000,
         "memory.stat": "anon 1\nsome_new_key 9\ninactive_file 300\n",
         "memory.max": "max",
-        "memory.events": "low 0\nhigh 0\nmax 0\noom 1\noom_kill 2\n",
+        "memory.high": "max",
+        "memory.events": "low 0\nhigh 5\nmax 4\noom 1\noom_kill 2\n",
+        "memory.events.local": "low 0\nhigh 1\nmax 0\noom 0\noom_kill 0\n",
+        "memory.pressure": "some avg10=0.00 total=30\nfull avg10=0.00 total=10\n",
+        "io.pressure": "some avg10=0.00 total=40\nfull avg10=0.00 total=20\n",
+        "io.stat": "8:0 wbytes=20 rios=3 rbytes=100 wios=2 dbytes=0 dios=0\n253:1 \n",
+        "pids.current": 7,
+        "pids.max": "max",
+        "cpuset.cpus": "0-3",
+        "cpuset.cpus.effective": "0-1",
+        "cgroup.events": "populated 1\nfrozen 0\n",
     }
 }
+_V2_CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "io", "pids", "freezer")
 
 
 class KernelWriter:
