@@ -12,8 +12,9 @@ import time
 from functools import partial
 from typing import Final
 
-from agent.act.executor import Executor, relax
+from agent.act.executor import Executor
 from agent.act.journal import Journal
+from agent.act.relax import relax
 from agent.act.watchdog import Watchdog
 from agent.beat import Beat
 from agent.host.affinity import Affinity
@@ -240,4 +241,4 @@ def _host(settings: AgentSettings) -> tuple[Hierarchy, CgroupLister]:
 
 
 def _relax(lister: CgroupLister, journal: Journal) -> int:
-    return relax(lister, journal.entries()) if lister.version is not None else 0
+    return relax(lister.hierarchy, journal.entries()) if lister.version is not None else 0

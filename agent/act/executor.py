@@ -3,28 +3,36 @@
 One round: check the whole plan; read what the kernel holds *now* (kubelet and systemd rewrite cgroups behind us, so
 nothing is cached); journal; write only what differs, in the order the kernel accepts; read back. A knob that is ours
 and no longer wanted gets its original back. A group that vanished is skipped and counted. A value that someone else
-wrote meanwhile is *drift*: it becomes the original and ours is put back; drift of the same knob in successive rounds is
-a *fight*.
+wrote meanwhile is *drift*: it becomes the original and ours is put back (`agent.act.backoff` says when).
 
-Rules that hold whatever a plan says: a quota of ours never loosens one that was there; a container's quota is brought
-under its pod's first on v1 (a parent below its child is EINVAL); the group must still be the one that was listed.
+Rules that hold whatever a plan says: a limit of ours never loosens one that was there; where the kernel allows no child
+more than its parent (quota and CPU list on v1), containers are brought under their pod's; the group must still be the
+one that was listed.
 """
 
 from __future__ import annotations
 
+import os
+import random as random_source
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
-from agent.act.journal import Entry, Journal, Original
-from agent.act.knobs import Place, Step, Write, held_value, in_force, opened, stricter, write_step
+import msgspec
+
+from agent.act.backoff import Backoff
+from agent.act.check import PlanError, wishes_by_group
+from agent.act.journal import Entry, Journal, Key
+from agent.act.knobs import Place, Step, Write, opened, place_at, write_step
 from agent.act.masks import MaskWriter
-from agent.capabilities import Capabilities, Knob
-from agent.counters import CpuKnobs
-from agent.host import cpu
+from agent.act.originals import expected_original
+from agent.capabilities import Capabilities, Knob, Value
 from agent.host.affinity import Affinity
-from agent.host.cgroup import CgroupLister, ContainerGroup, PodGroup
-from agent.policy.base import Plan, Request
+from agent.host.cgroup import CgroupLister, PodGroup, find_group
+from agent.host.knobs import ADAPTERS, Held, Original, mount_of
+from agent.policy.base import Plan, Request, strictest
 from agent.snapshot import PodIdentity
 from agent.threads import MaskPlan, ThreadKey
 from slacktide.errors import Gone, KernelError
@@ -32,29 +40,71 @@ from slacktide.kernel.files import write_value
 from slacktide.kernel.hierarchy import Version
 from slacktide.tier import Tier
 
-_RANGES = {Knob.IDLE: range(2), Knob.WEIGHT: range(1, 262_145), Knob.QUOTA: range(10, 100_000_001)}
+__all__ = ["Executor", "Given", "Outcome", "PlanError"]
+
+_LIMITING = frozenset({"suppress", "contention"})
+"""Policies whose quotas together are the limit on BE that a restarted agent goes on from."""
+
+_NOT_LEFT_OVER = frozenset({Knob.WEIGHT, Knob.IO_WEIGHT, Knob.BURST, Knob.BVT})
+"""After a lost journal these stay: they cost nobody anything, and nothing tells ours from another's."""
 
 
-_NEVER = -2
-"""Stands for "not written by this process" where None means "no limit"."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """One knob that was given back, or could not be: `why_not` then says so. Values are the kernel's."""
 
-
-class PlanError(ValueError):
-    """A plan that must not be carried out; nothing of it was."""
+    group: str
+    knob: Knob
+    held: Value | None
+    original: Value | None
+    why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a round did. `problems` are sentences for the log, `refused` threads whose mask the kernel refused."""
+    """What a round did. `problems` are sentences for the log, `refused` threads whose mask the kernel refused.
+
+    `given` is what a restore gave back.
+    """
 
     writes: int = 0
     problems: tuple[str, ...] = ()
     refused: frozenset[ThreadKey] = frozenset()
+    given: tuple[Given, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """One pod or container in a round. `follow` are requests on its pod that bind it too."""
+
+    group: str
+    inode: int
+    wanted: Mapping[Knob, Request]
+    follow: Mapping[Knob, Request]
+    identity: PodIdentity | None
+    container: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """One knob of one group as it is now."""
+
+    place: Place
+    version: Version
+    knob: Knob
+    held: Held
+    identity: PodIdentity | None
+    container: bool
+
+    @property
+    def key(self) -> Key:
+        return self.place.group, self.knob
 
 
 class Executor:
     """Owns the journal. `counters` are totals since start: writes, drift, fights, vanished, refused, mismatch,
-    journal_errors, and those of MaskWriter. Not thread-safe: the control thread owns it.
+    journal_errors, and those of MaskWriter. `relaxed` tells how often the watchdog lifted limits. Not thread-safe: the
+    control thread owns it.
     """
 
     def __init__(
@@ -64,50 +114,72 @@ class Executor:
         capabilities: Capabilities,
         write: Write = write_value,
         affinity: Affinity | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random_source.random,
+        relaxed: Callable[[], int] = lambda: 0,
     ) -> None:
         self._lister = lister
+        self._hierarchy = lister.hierarchy
         self._journal = journal
         self._capabilities = capabilities
         self._write = write
-        self._confirmed: dict[tuple[str, Knob, int], int | None] = {}
-        self._drifted: set[tuple[str, Knob]] = set()
-        self._drifting: set[tuple[str, Knob]] = set()
+        self._clock = clock
+        self._relaxed = relaxed
+        self._relaxed_before = 0
+        self._confirmed: dict[tuple[str, Knob, int], Value | None] = {}
+        self._backoff = Backoff(random)
+        self._said: dict[Key, str] = {}
         self._problems: list[str] = []
+        self._notes: list[Entry] = []
+        self._seen: set[tuple[str, int]] = set()
+        self._plan = Plan()
+        self._now = 0.0
         self.counters: Counter[str] = Counter()
         self._masks = MaskWriter(lister, journal, affinity or Affinity("/proc"), self.counters)
 
     @property
-    def _version(self) -> Version:
-        assert self._lister.version is not None
-        return self._lister.version
+    def fighting(self) -> int:
+        """Knobs that someone else keeps changing at the moment."""
+        return self._backoff.fighting
 
     def adopt(self) -> int | None:
         """Take over what an earlier agent left: drop entries of vanished groups, and sum up BE's quotas in millicores.
 
-        None when no quota of ours is in force.
+        Only quotas that limit BE as a whole count. None when there are none.
         """
         limits = []
         for entry in self._journal.load():
-            held = self._held(entry)
-            if held is None:
+            try:
+                look = self._look_at(entry)
+            except KernelError:
+                # Whatever it holds, it may be given back later.
+                continue
+            if look is None:
                 self._forget([(entry.group, entry.knob)])
-            elif entry.knob is Knob.QUOTA and entry.explains(held.quota_us) and held.quota_millis is not None:
-                limits.append((entry.group, held.quota_millis))
+                continue
+            value, period_us = look.held.value, look.held.period_us
+            limits_be = entry.knob is Knob.QUOTA and entry.policy in _LIMITING and entry.explains(value)
+            if limits_be and value is not None and period_us:
+                limits.append((entry.group, int(value) * 1000 // period_us))
         pods = [millis for group, millis in limits if not any(_is_below(group, other) for other, _ in limits)]
         return sum(pods) if pods else None
 
     def apply(self, plan: Plan, groups: Mapping[str, PodGroup], identities: Mapping[str, PodIdentity]) -> Outcome:
         """One round. `groups` are all pods that the API and the kernel agree on; entries of other groups are left
-        as they are. `identities` (by group) give originals when the journal was lost. Raises PlanError.
+        as they are. `identities` (by group of the pod) say what may be done to whom, and give originals when the
+        journal was lost. Raises PlanError.
         """
-        self._check(plan, groups, identities)
-        self._problems = []
-        self._drifting = set()
-        steps = [step for group in groups.values() for step in self._steps(group, plan, identities.get(group.group))]
+        wishes, gone = wishes_by_group(plan, groups, identities, self._capabilities.writable)
+        self.counters["vanished"] += gone
+        self._begin(plan)
+        steps = [
+            step
+            for pod in groups.values()
+            for group in self._members(pod, wishes, identities.get(pod.group))
+            for step in self._steps(group)
+        ]
         self._forget_vanished()
-        fights = self._drifting & self._drifted
-        self.counters["fights"] += len(fights)
-        self._drifted = self._drifting
         self._journal.lost = False
         return self._carry_out(steps)
 
@@ -133,182 +205,302 @@ class Executor:
         return Outcome(writes=writes, problems=tuple(problems))
 
     def restore(self) -> Outcome:
-        """Give every knob its original back, and every thread its mask (stop of the agent)."""
+        """Give every knob its original back, and every thread its mask (stop of the agent, and on demand)."""
         masks = self.restore_masks()
-        self._problems = list(masks.problems)
-        steps = []
-        for entry in self._journal.entries():
-            held = self._held(entry)
-            if held is None:
-                self._forget([(entry.group, entry.knob)])
-                continue
-            step = self._release(self._place(entry.group, entry.inode), entry, held)
-            steps.extend([step] if step else [])
+        self._begin(Plan())
+        unreadable: list[Given] = []
+        steps = [step for entry in self._journal.entries() if (step := self._undoing(entry, unreadable)) is not None]
         outcome = self._carry_out(steps)
-        return Outcome(writes=outcome.writes + masks.writes, problems=outcome.problems)
-
-    def _check(self, plan: Plan, groups: Mapping[str, PodGroup], identities: Mapping[str, PodIdentity]) -> None:
-        for (group, knob), request in plan.settings.items():
-            if group not in groups:
-                raise PlanError(f"policy {request.policy} names cgroup {group!r}, which is no pod of this node")
-            if group in identities and identities[group].tier is not Tier.BE:
-                raise PlanError(f"policy {request.policy} wants to limit {group}, which is not BE")
-            if knob not in self._capabilities.writable:
-                raise PlanError(f"policy {request.policy} wants {knob.value}, which this node does not have")
-            if knob not in _RANGES or request.value not in _RANGES[knob]:
-                raise PlanError(f"policy {request.policy} wants {knob.value} = {request.value} for {group}")
-
-    def _steps(self, pod: PodGroup, plan: Plan, identity: PodIdentity | None) -> list[Step]:
-        """What differs for one pod; its containers follow its quota."""
-        place = self._place(pod.group, pod.inode)
-        wanted = {knob: plan.settings.get((pod.group, knob)) for knob in _RANGES}
-        entries = [self._journal.get(pod.group, knob) for knob in _RANGES]
-        try:
-            if not any(wanted.values()) and not any(entries):
-                return []
-            with opened(place) as descriptor:
-                held = cpu.read_knobs(descriptor, self._version)
-        except Gone:
-            self.counters["vanished"] += 1
-            return []
-        except KernelError as error:
-            self._refused(str(error))
-            return []
-        steps = [self._step(place, held, knob, request, identity) for knob, request in wanted.items()]
-        quota = wanted[Knob.QUOTA]
-        if self._version is Version.V1:
-            millis = int(quota.value) if quota else None
-            steps.extend(self._container_step(container, millis) for container in pod.containers)
-        return [step for step in steps if step is not None]
-
-    def _step(
-        self, place: Place, held: CpuKnobs, knob: Knob, request: Request | None, identity: PodIdentity | None
-    ) -> Step | None:
-        entry = self._entry(place, knob)
-        if request is None:
-            entry = entry or self._left_over(place, held, knob, identity)
-            return self._release(place, entry, held) if entry else None
-        if knob is Knob.WEIGHT and held.idle:
-            return None
-        original = self._original(place, held, knob, entry, identity)
-        target = int(request.value)
-        if knob is Knob.QUOTA:
-            target = _strictest(original.value, quota_us(target, held.period_us))
-        if held_value(held, knob) == target:
-            if entry is None and self._journal.lost:
-                self._remember([Step(place=place, knob=knob, held=held, target=target, original=original)])
-            return None
-        return Step(place=place, knob=knob, held=held, target=target, original=original, reason=request.reason)
-
-    def _container_step(self, container: ContainerGroup, pod_millis: int | None) -> Step | None:
-        """A container's own quota stays, but never above its pod's."""
-        place = self._place(container.group, container.inode)
-        entry = self._entry(place, Knob.QUOTA)
-        if pod_millis is None and entry is None:
-            return None
-        try:
-            with opened(place) as descriptor:
-                held = cpu.read_knobs(descriptor, self._version)
-        except KernelError:
-            # Vanished, or unreadable: a write to the pod will tell if it matters.
-            return None
-        if pod_millis is None:
-            return self._release(place, entry, held) if entry else None
-        original = self._original(place, held, Knob.QUOTA, entry, None)
-        if original.value is None:
-            return None
-        target = _strictest(original.value, quota_us(pod_millis, held.period_us))
-        if held.quota_us == target:
-            return None
-        return Step(
-            place=place, knob=Knob.QUOTA, held=held, target=target, original=original, reason="follows its pod's quota"
+        given = [
+            Given(
+                group=step.place.group,
+                knob=step.knob,
+                held=step.held.value,
+                original=step.target,
+                why_not=self._said.get(step.key, "") if self._journal.get(*step.key) else "",
+            )
+            for step in steps
+        ]
+        return Outcome(
+            writes=outcome.writes + masks.writes,
+            problems=(*masks.problems, *outcome.problems),
+            given=(*given, *unreadable),
         )
 
-    def _original(
-        self, place: Place, held: CpuKnobs, knob: Knob, entry: Entry | None, identity: PodIdentity | None
-    ) -> Original:
-        """What was there before us; a value that is not ours any more was written by someone else and counts."""
-        if entry is None:
-            if self._journal.lost and identity is not None:
-                return expected_original(knob, identity, held, self._version)
-            return _as_original(held, knob)
-        now = held_value(held, knob)
-        confirmed = self._confirmed.get((place.group, knob, place.inode), _NEVER)
-        ours = now == confirmed if confirmed is not _NEVER else entry.explains(now) or now == entry.original.value
-        if ours:
-            return entry.original
-        self.counters["drift"] += 1
-        self._drifting.add((place.group, knob))
-        self._problems.append(f"{place.group}: {knob.value} was set to {now} by someone else, ours was {entry.applied}")
-        return entry.original if knob is Knob.IDLE else _as_original(held, knob)
-
-    def _left_over(self, place: Place, held: CpuKnobs, knob: Knob, identity: PodIdentity | None) -> Entry | None:
-        """After a lost journal: a BE limit beyond the kubelet's rules was ours, and is to be undone."""
-        if not self._journal.lost or identity is None or identity.tier is not Tier.BE or knob is Knob.WEIGHT:
+    def _undoing(self, entry: Entry, unreadable: list[Given]) -> Step | None:
+        """The step that undoes an entry; None where there is nothing to undo, or another's undoing includes it."""
+        try:
+            look = self._look_at(entry)
+        except KernelError as error:
+            original = entry.original.value
+            unreadable.append(
+                Given(group=entry.group, knob=entry.knob, held=None, original=original, why_not=str(error))
+            )
             return None
-        now, original = held_value(held, knob), expected_original(knob, identity, held, self._version)
-        if now is None or now == original.value:
-            return None
-        return Entry(group=place.group, inode=place.inode, knob=knob, original=original, applied=now)
-
-    def _release(self, place: Place, entry: Entry, held: CpuKnobs) -> Step | None:
-        """The step back to the original; None (and forgotten) when someone else already wrote another value."""
-        now = held_value(held, entry.knob)
-        if not entry.explains(now) or now == entry.original.value:
+        if look is None:
             self._forget([(entry.group, entry.knob)])
             return None
+        return None if _hidden_by_idle(look) else self._release(look, entry)
+
+    def _begin(self, plan: Plan) -> None:
+        self._plan, self._now = plan, self._clock()
+        self._problems, self._notes, self._seen = [], [], set()
+        relaxed = self._relaxed()
+        if relaxed != self._relaxed_before:
+            # What the watchdog gave back is no one else's doing.
+            self._relaxed_before = relaxed
+            self._confirmed = {key: value for key, value in self._confirmed.items() if not key[1].hard}
+
+    def _members(
+        self, pod: PodGroup, wishes: Mapping[str, Mapping[Knob, Request]], identity: PodIdentity | None
+    ) -> Iterator[_Group]:
+        """The pod's group and those of its containers."""
+        own = wishes.get(pod.group, {})
+        yield _Group(group=pod.group, inode=pod.inode, wanted=own, follow={}, identity=identity, container=False)
+        follow = {knob: request for knob, request in own.items() if self._binds_children(knob)}
+        for container in pod.containers:
+            yield _Group(
+                group=container.group,
+                inode=container.inode,
+                wanted=wishes.get(container.group, {}),
+                follow=follow,
+                identity=identity,
+                container=True,
+            )
+
+    def _binds_children(self, knob: Knob) -> bool:
+        mount = mount_of(self._hierarchy, knob)
+        return mount is not None and mount.version in ADAPTERS[knob].binds_children
+
+    def _steps(self, group: _Group) -> list[Step]:
+        """What differs for one group."""
+        knobs = {*group.wanted, *group.follow, *self._journal.of(group.group), *self._suspects(group)}
+        if not knobs:
+            return []
+        steps: list[Step] = []
+        try:
+            with ExitStack() as stack:
+                for look in self._looks(group, knobs, stack):
+                    steps.extend(self._decide(look, self._request(group, look)))
+        except Gone:
+            self.counters["vanished"] += 1
+        return steps
+
+    def _suspects(self, group: _Group) -> frozenset[Knob]:
+        """Knobs to look at after a lost journal."""
+        if not self._journal.lost or group.identity is None or group.identity.tier is not Tier.BE:
+            return frozenset()
+        return self._capabilities.writable - _NOT_LEFT_OVER
+
+    def _looks(self, group: _Group, knobs: Iterable[Knob], stack: ExitStack) -> Iterator[_Look]:
+        """The knobs as they are now. Raises Gone when the group that was listed is not there any more."""
+        cpu_path = self._lister.absolute(group.group)
+        place = Place(group=group.group, directory=cpu_path, inode=group.inode)
+        opened_now = {cpu_path: (place, stack.enter_context(opened(place)))}
+        self._seen.add((cpu_path, group.inode))
+        for knob in (knob for knob in ADAPTERS if knob in knobs):
+            mount = mount_of(self._hierarchy, knob)
+            if mount is None:
+                continue
+            path = place_at(mount, group.group, 0).directory
+            try:
+                if path not in opened_now:
+                    descriptor, inode = find_group(mount.path, group.group)
+                    stack.callback(os.close, descriptor)
+                    opened_now[path] = (place_at(mount, group.group, inode), descriptor)
+                    self._seen.add((path, inode))
+                place, descriptor = opened_now[path]
+                held = ADAPTERS[knob].read(descriptor, mount.version)
+            except Gone:
+                if path == cpu_path:
+                    raise
+                if knob in group.wanted:
+                    self._say((group.group, knob), f"{group.group}: it has no cgroup under {knob.controller}")
+                continue
+            except KernelError as error:
+                self._refused((group.group, knob), f"{group.group}: {error}")
+                continue
+            yield _Look(
+                place=place,
+                version=mount.version,
+                knob=knob,
+                held=held,
+                identity=group.identity,
+                container=group.container,
+            )
+
+    def _request(self, group: _Group, look: _Look) -> Request | None:
+        """What is wanted of one knob: its own request, brought under its pod's where the kernel wants that."""
+        own, pods = group.wanted.get(look.knob), group.follow.get(look.knob)
+        if pods is None or (own is None and look.held.value is None):
+            # A container without a limit of its own is bound by its pod's anyway.
+            return own
+        if own is None:
+            return replace(pods, group=group.group)
+        value = strictest(look.knob, own.value, pods.value)
+        return own if value == own.value else replace(pods, group=group.group, value=value)
+
+    def _decide(self, look: _Look, request: Request | None) -> list[Step]:
+        adapter, entry = ADAPTERS[look.knob], self._entry(look)
+        if _hidden_by_idle(look):
+            return []
+        if request is None:
+            entry = entry or self._left_over(look)
+            step = self._release(look, entry) if entry is not None else None
+            return [step] if step is not None and self._backoff.ready(step.key, step.target, self._now) else []
+        if look.held.absent:
+            self._say(look.key, f"{look.place.group}: {look.held.absent}")
+            return []
+        original = self._original(look, entry)
+        target = adapter.target(request.value, look.held, original)
+        if target is None:
+            self._say(look.key, f"{look.place.group}: {look.knob.value} = {request.value} is nothing it may have")
+            return []
+        step = Step(
+            place=look.place,
+            version=look.version,
+            knob=look.knob,
+            held=look.held,
+            target=target,
+            original=original,
+            policy=request.policy,
+            lasting=self._lasting(look, original),
+        )
+        if look.held.value == target:
+            self._note(step, entry)
+            return []
+        return list(_staged(step)) if self._backoff.ready(look.key, target, self._now) else []
+
+    def _lasting(self, look: _Look, original: Original) -> Value | None:
+        """What stays in force without an agent."""
+        request = self._plan.lasting.get(look.key)
+        return None if request is None else ADAPTERS[look.knob].target(request.value, look.held, original)
+
+    def _note(self, step: Step, entry: Entry | None) -> None:
+        """The kernel holds what is wanted; the journal may not know so, or not who wants it now."""
+        if entry is None:
+            if self._journal.lost and step.original.value != step.target:
+                self._notes.append(step.entry)
+        elif (entry.policy, entry.lasting) != (step.policy, step.lasting):
+            self._notes.append(msgspec.structs.replace(entry, policy=step.policy, lasting=step.lasting))
+
+    def _original(self, look: _Look, entry: Entry | None) -> Original:
+        """What was there before us; a value that is not ours any more was written by someone else and counts."""
+        adapter = ADAPTERS[look.knob]
+        if entry is None:
+            expected = self._expected(look) if self._journal.lost else None
+            return expected or adapter.original(look.held)
+        if self._is_ours(look, entry):
+            self._tell(self._backoff.steady(look.key, self._now))
+            return entry.original
+        if look.knob is Knob.WEIGHT and self._journal.get(look.place.group, Knob.IDLE) is not None:
+            # It was taken out of the idle class, which resets the weight.
+            return entry.original
+        what = f"{look.knob.value} was set to {look.held.value} by someone else, ours was {entry.applied}"
+        self._tell(self._backoff.drifted(look.key, f"{look.place.group}: {what}", self._now))
+        return adapter.original(look.held) if adapter.foreign_is_original else entry.original
+
+    def _is_ours(self, look: _Look, entry: Entry) -> bool:
+        now = look.held.value
+        key = (look.place.group, look.knob, look.place.inode)
+        if key in self._confirmed:
+            return now == self._confirmed[key]
+        return entry.explains(now) or now == entry.original.value or (now is not None and now == entry.lasting)
+
+    def _expected(self, look: _Look) -> Original | None:
+        if look.identity is None:
+            return None
+        return expected_original(look.knob, look.identity, look.held, look.version, container=look.container)
+
+    def _left_over(self, look: _Look) -> Entry | None:
+        """After a lost journal: a BE limit beyond the kubelet's rules was ours, and is to be undone."""
+        if look.held.absent or not self._journal.lost or look.knob in _NOT_LEFT_OVER:
+            return None
+        now, original = look.held.value, self._expected(look)
+        if now is None or original is None or not ADAPTERS[look.knob].stricter(now, original.value):
+            return None
+        return Entry(group=look.place.group, inode=look.place.inode, knob=look.knob, original=original, applied=now)
+
+    def _release(self, look: _Look, entry: Entry) -> Step | None:
+        """The step back to the original; None (and forgotten) when someone else already wrote another value."""
+        now, original = look.held.value, entry.original
+        if look.held.absent or now == original.value or not self._is_ours(look, entry):
+            self._forget([look.key])
+            return None
+        weight = self._journal.get(look.place.group, Knob.WEIGHT) if look.knob is Knob.IDLE else None
+        if weight is not None and isinstance(weight.original.value, int):
+            original = msgspec.structs.replace(original, weight=weight.original.value)
         return Step(
-            place=place,
-            knob=entry.knob,
-            held=held,
-            target=entry.original.value,
-            original=entry.original,
+            place=look.place,
+            version=look.version,
+            knob=look.knob,
+            held=look.held,
+            target=ADAPTERS[look.knob].giving_back(look.held, original),
+            original=original,
             release=True,
-            reason="no longer wanted",
         )
 
     def _carry_out(self, steps: Iterable[Step]) -> Outcome:
         ordered = sorted(steps, key=lambda step: step.order)
-        self._remember([step for step in ordered if not step.release])
+        self._remember([*self._notes, *(step.entry for step in ordered if not step.release and not step.passing)])
         written = sum(self._do(step) for step in ordered)
         self.counters["writes"] += written
+        self.counters["drift"], self.counters["fights"] = self._backoff.drifts, self._backoff.fights
         return Outcome(writes=written, problems=tuple(self._problems))
 
     def _do(self, step: Step) -> bool:
         try:
-            after = write_step(step, self._version, self._write)
+            after = write_step(step, self._write)
         except Gone:
             self.counters["vanished"] += 1
             self._forget([step.key])
             return False
         except KernelError as error:
-            self._refused(f"{step.place.group}: {step.knob.value} = {step.target}: {error}")
+            self._refused(step.key, f"{step.place.group}: {step.knob.value} = {step.target}: {error}")
+            self._backoff.refused(step.key, step.target, self._now)
             return False
-        self._confirmed[(*step.key, step.place.inode)] = held_value(after, step.knob)
-        if not in_force(step, after):
-            self.counters["mismatch"] += 1
-            self._problems.append(
-                f"{step.place.group}: {step.knob.value} = {step.target} was written, "
-                f"the kernel holds {held_value(after, step.knob)}"
-            )
-        if step.release:
-            self._forget([step.key])
-            del self._confirmed[(*step.key, step.place.inode)]
+        if not step.passing:
+            self._done(step, after)
         return True
 
-    def _refused(self, sentence: str) -> None:
-        self.counters["refused"] += 1
-        self._problems.append(sentence)
+    def _done(self, step: Step, after: Held) -> None:
+        self._said.pop(step.key, None)
+        self._backoff.wrote(step.key, step.target, self._now)
+        if after.value != step.target:
+            self.counters["mismatch"] += 1
+            what = f"{step.knob.value} = {step.target} was written, the kernel holds {after.value}"
+            self._say(step.key, f"{step.place.group}: {what}")
+        confirmed = (*step.key, step.place.inode)
+        self._confirmed[confirmed] = after.value
+        if step.release:
+            del self._confirmed[confirmed]
+            # The weight was given back when the group left the idle class.
+            also = [(step.place.group, Knob.WEIGHT)] if step.knob is Knob.IDLE else []
+            self._forget([step.key, *also])
 
-    def _remember(self, steps: Iterable[Step]) -> None:
-        """Journal steps. A disk that refuses does not keep LS unprotected: the entries are in memory, and told."""
+    def _refused(self, key: Key, sentence: str) -> None:
+        self.counters["refused"] += 1
+        self._say(key, sentence)
+
+    def _say(self, key: Key, sentence: str) -> None:
+        """Told when it is news for this knob."""
+        if self._said.get(key) != sentence:
+            self._said[key] = sentence
+            self._problems.append(sentence)
+
+    def _tell(self, sentence: str) -> None:
+        if sentence:
+            self._problems.append(sentence)
+
+    def _remember(self, entries: Iterable[Entry]) -> None:
+        """Journal them. A disk that refuses does not keep LS unprotected: the entries are in memory, and told."""
         try:
-            self._journal.record([step.entry for step in steps])
+            self._journal.record(entries)
         except OSError as error:
             self.counters["journal_errors"] += 1
             self._problems.append(f"the journal could not be written: {error}; a killed agent could not undo this")
 
-    def _forget(self, keys: Iterable[tuple[str, Knob]]) -> None:
+    def _forget(self, keys: Iterable[Key]) -> None:
         try:
             self._journal.forget(keys)
         except OSError as error:
@@ -320,93 +512,53 @@ class Executor:
         self._forget([(entry.group, entry.knob) for entry in gone])
         for entry in gone:
             self._confirmed.pop((entry.group, entry.knob, entry.inode), None)
+        known = {entry.group for entry in self._journal.entries()} | {group for group, _ in self._plan.settings}
+        self._backoff.keep(known)
+        self._said = {key: sentence for key, sentence in self._said.items() if key[0] in known}
 
     def _exists(self, entry: Entry) -> bool:
+        mount = mount_of(self._hierarchy, entry.knob)
+        if mount is None:
+            return False
+        place = place_at(mount, entry.group, entry.inode)
+        if (place.directory, place.inode) in self._seen:
+            return True
         try:
-            with opened(self._place(entry.group, entry.inode)):
+            with opened(place):
                 return True
         except Gone:
             return False
         except KernelError:
             return True
 
-    def _entry(self, place: Place, knob: Knob) -> Entry | None:
-        entry = self._journal.get(place.group, knob)
-        return entry if entry is not None and entry.inode == place.inode else None
+    def _entry(self, look: _Look) -> Entry | None:
+        entry = self._journal.get(look.place.group, look.knob)
+        return entry if entry is not None and entry.inode == look.place.inode else None
 
-    def _place(self, group: str, inode: int) -> Place:
-        return Place(group=group, directory=self._lister.absolute(group), inode=inode)
-
-    def _held(self, entry: Entry) -> CpuKnobs | None:
-        """What the kernel holds for an entry; None when its group is gone or unreadable."""
-        try:
-            with opened(self._place(entry.group, entry.inode)) as descriptor:
-                return cpu.read_knobs(descriptor, self._version)
-        except KernelError:
+    def _look_at(self, entry: Entry) -> _Look | None:
+        """What the kernel holds for an entry; None when its group is gone. Raises a KernelError where unreadable."""
+        mount = mount_of(self._hierarchy, entry.knob)
+        if mount is None:
             return None
-
-
-def relax(lister: CgroupLister, entries: Iterable[Entry], write: Write = write_value) -> int:
-    """Give quotas their originals back, parents first; weight and idle stay. Returns how many were lifted.
-
-    For the watchdog: uses no state of the executor, so it works while the control thread hangs.
-    """
-    assert lister.version is not None
-    lifted = 0
-    quotas = [entry for entry in entries if entry.knob is Knob.QUOTA]
-    for entry in sorted(quotas, key=lambda entry: entry.group.count("/")):
-        place = Place(group=entry.group, directory=lister.absolute(entry.group), inode=entry.inode)
+        place = place_at(mount, entry.group, entry.inode)
         try:
             with opened(place) as descriptor:
-                held = cpu.read_knobs(descriptor, lister.version)
-            if not entry.explains(held.quota_us) or held.quota_us == entry.original.value:
-                continue
-            step = Step(
-                place=place,
-                knob=Knob.QUOTA,
-                held=held,
-                target=entry.original.value,
-                original=entry.original,
-                release=True,
-            )
-            write_step(step, lister.version, write)
-        except KernelError:
-            # The group went away or refuses: the others must still be lifted.
-            continue
-        lifted += 1
-    return lifted
+                held = ADAPTERS[entry.knob].read(descriptor, mount.version)
+        except Gone:
+            return None
+        return _Look(place=place, version=mount.version, knob=entry.knob, held=held, identity=None, container=False)
 
 
-def quota_us(millis: int, period_us: int | None) -> int:
-    """Millicores as microseconds a period, not below what the kernel takes."""
-    return max(cpu.MIN_QUOTA_US, millis * (period_us or cpu.DEFAULT_PERIOD_US) // 1000)
+def _staged(step: Step) -> Iterator[Step]:
+    *passing, last = ADAPTERS[step.knob].stages(step.held, step.target)
+    for value in passing:
+        yield replace(step, target=value, passing=True)
+    yield replace(step, target=last, via=passing[-1] if passing else None)
 
 
-def _strictest(original: int | None, wanted: int) -> int:
-    return wanted if stricter(wanted, original) or original is None else original
-
-
-def _as_original(held: CpuKnobs, knob: Knob) -> Original:
-    return Original(
-        value=held_value(held, knob),
-        burst_us=held.burst_us if knob is Knob.QUOTA and held.burst_us else None,
-        weight=held.weight if knob is Knob.IDLE and not held.idle else None,
-    )
-
-
-def expected_original(knob: Knob, identity: PodIdentity, held: CpuKnobs, version: Version) -> Original:
-    """What the kubelet's rules say a pod's group has, for when the journal was lost.
-
-    Shares = request * 1024 / 1000, at least 2; v2 weight by the linear map (runtimes differ; it is the smaller one).
-    """
-    shares = max(2, identity.cpu_request_millis * 1024 // 1000)
-    weight = shares if version is Version.V1 else 1 + (min(shares, 262_144) - 2) * 9999 // 262_142
-    if knob is Knob.IDLE:
-        return Original(value=0, weight=weight)
-    if knob is Knob.WEIGHT:
-        return Original(value=weight)
-    limit = identity.cpu_limit_millis
-    return Original(value=None if limit is None else quota_us(limit, held.period_us))
+def _hidden_by_idle(look: _Look) -> bool:
+    """An idle group shows no weight of its own and takes none; what it had comes back with the end of idle."""
+    return look.knob is Knob.WEIGHT and look.held.idle
 
 
 def _is_below(group: str, other: str) -> bool:

@@ -1,50 +1,82 @@
 """What the agent changed and what was there before: the memory that lets a restarted agent adopt or undo.
 
-An entry is (group, inode, knob) with the original and the applied value. A new entry is synced to disk *before* the
-first change of its knob. A change of an applied value is written before the change too, but not synced: only a
-crash of the machine could lose it, and that takes the cgroups with it (entries carry the boot id and are dropped
-after another boot).
+An entry is (group, inode, knob) with the original and the applied value, and the policy that asked. A new entry is
+synced to disk *before* the first change of its knob, once for all entries of a round. A change of an applied value is
+written before the change too, but not synced: only a crash of the machine could lose it, and that takes the cgroups
+with it (entries carry the boot id and are dropped after another boot).
 
 Masks of threads are kept a cgroup (`agent.threads.GroupMasks`), written before the first change and never synced: they
 are threads' and end with the machine.
 
-File: one JSON object {"format", "boot_id", "entries", "masks", "sum"}, replaced as a whole (temporary file, fsync,
-rename, fsync of the directory). A file that is torn, foreign or newer is set aside under another name and the agent
-starts without it: `lost` then tells the executor to take originals from what the kubelet's rules say.
+File: one JSON object {"format", "sum", "body": {"boot_id", "entries", "masks"}}, the sum over the bytes of the body,
+replaced as a whole (temporary file, fsync, rename, fsync of the directory). Format 1, of agents that knew quota, weight
+and idle only, is still read. A file that is torn, foreign or newer is set aside under another name and the agent starts
+without it: `lost` then tells the executor to take originals from what the kubelet's rules say.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from agent.capabilities import Knob
+from agent.capabilities import Knob, Value
+from agent.host.knobs import Original
 from agent.threads import GroupKey, GroupMasks
 from slacktide.disk import write_atomically
+from slacktide.kernel.hierarchy import checked_group
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 FILE_NAME: Final = "journal.json"
+_NAMES_ASIDE: Final = 10
+_OF_FORMAT_1: Final = "suppress"
+"""The policy that asked for every quota in a journal of format 1."""
 
 
-class Original(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a knob held before. `value` None is "no limit" for a quota; `weight` is what an idle group had."""
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One knob of one cgroup that is ours now, in the kernel's units (`agent.host.knobs`).
 
-    value: int | None = None
-    burst_us: int | None = None
-    weight: int | None = None
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One knob of one cgroup that is ours now. Units: quota in microseconds a period, idle 0 or 1, weight as is.
-
-    `before` is what the kernel held when `applied` was decided: a write that was refused, or an agent that died
-    between journal and write, leaves that value, and it is no one else's.
+    `inode` is of the directory under the knob's own controller. `before` is what the kernel held when `applied` was
+    decided: a write that was refused, or an agent that died between journal and write, leaves that value, and it is
+    no one else's. `via` is a value on the way from one to the other. `policy` asked for it. `lasting` is what was
+    asked that is the pod's own limit and stays in force when nobody watches LS any more.
     """
 
+    group: str
+    inode: int
+    knob: Knob
+    original: Original
+    applied: Value
+    before: Value | None = None
+    via: Value | None = None
+    policy: str = ""
+    lasting: Value | None = None
+
+    def explains(self, held: Value | None) -> bool:
+        """Whether the kernel's value is ours."""
+        return held in (self.applied, self.before) or (held is not None and held == self.via)
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    boot_id: str
+    entries: list[Entry]
+    masks: list[GroupMasks] = []
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    sum: int
+    body: msgspec.Raw
+
+
+class _Head(msgspec.Struct, frozen=True):
+    format: int
+
+
+class _Entry1(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     inode: int
     knob: Knob
@@ -52,15 +84,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     applied: int
     before: int | None = None
 
-    def explains(self, held: int | None) -> bool:
-        """Whether the kernel's value is ours."""
-        return held in (self.applied, self.before)
 
-
-class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class _File1(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     format: int
     boot_id: str
-    entries: list[Entry]
+    entries: list[_Entry1]
     sum: str
     masks: list[GroupMasks] = []
 
@@ -75,42 +103,53 @@ class Journal:
         self._path = os.path.join(directory, FILE_NAME)
         self._boot_id = boot_id
         self._entries: dict[Key, Entry] = {}
+        self._by_group: dict[str, dict[Knob, Entry]] = {}
         self._all: tuple[Entry, ...] = ()
         self._masks: dict[GroupKey, GroupMasks] = {}
         self.lost = False
         self.problem = ""
 
-    def load(self) -> tuple[Entry, ...]:
-        """Entries of this boot. An unusable file is set aside; `problem` then says why and `lost` is true."""
+    def load(self, *, set_aside: bool = True) -> tuple[Entry, ...]:
+        """Entries of this boot. For an unusable file `problem` says why and `lost` is true.
+
+        It is set aside, save by one who only looks (`set_aside` false).
+        """
         try:
             with open(self._path, "rb") as file:
                 data = file.read()
         except FileNotFoundError:
             return ()
         except OSError as error:
-            self._set_aside(f"cannot be read: {error}")
+            self._unusable(f"cannot be read: {error.strerror}", set_aside)
             return ()
         try:
-            body = msgspec.json.decode(data, type=_Body)
-        except msgspec.MsgspecError as error:
-            self._set_aside(f"is no journal of this version: {error}")
-            return ()
-        if body.format != FORMAT or body.sum != _checksum(body.boot_id, body.entries, body.masks):
-            self._set_aside(f"has format {body.format} (known: {FORMAT}) or a wrong checksum")
+            body = _decoded(data)
+            for entry in body.entries:
+                checked_group(entry.group)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            self._unusable(f"is no journal that this version knows: {error}", set_aside)
             return ()
         if body.boot_id == self._boot_id:
             self._set({(entry.group, entry.knob): entry for entry in body.entries})
             self._masks = {masks.key: masks for masks in body.masks}
         return self._all
 
-    def _set_aside(self, why: str) -> None:
+    def _unusable(self, why: str, set_aside: bool) -> None:
         self.lost = True
-        aside = f"{self._path}.bad"
-        self.problem = f"{self._path} {why}; set aside as {aside}"
-        try:
-            os.replace(self._path, aside)
-        except OSError as error:
-            self.problem += f" (could not: {error})"
+        self.problem = f"{self._path} {why}"
+        if not set_aside:
+            return
+        problem = ""
+        for number in range(_NAMES_ASIDE):
+            aside = f"{self._path}.bad" + (f".{number}" if number else "")
+            try:
+                os.replace(self._path, aside)
+            except OSError as error:
+                problem = f" (could not be set aside: {error.strerror})"
+            else:
+                self.problem += f"; set aside as {aside}"
+                return
+        self.problem += problem
 
     def entries(self) -> tuple[Entry, ...]:
         """All entries, in no particular order."""
@@ -119,6 +158,10 @@ class Journal:
     def get(self, group: str, knob: Knob) -> Entry | None:
         """The entry of one knob."""
         return self._entries.get((group, knob))
+
+    def of(self, group: str) -> Mapping[Knob, Entry]:
+        """All entries of one cgroup."""
+        return self._by_group.get(group, {})
 
     def masks(self) -> tuple[GroupMasks, ...]:
         """Masks of threads, one entry a cgroup."""
@@ -168,15 +211,48 @@ class Journal:
     def _set(self, entries: Mapping[Key, Entry]) -> None:
         self._entries = dict(entries)
         self._all = tuple(self._entries.values())
+        self._by_group = {}
+        for entry in self._all:
+            self._by_group.setdefault(entry.group, {})[entry.knob] = entry
 
     def _write(self, entries: Mapping[Key, Entry], *, sync: bool) -> None:
-        items, masks = list(entries.values()), list(self._masks.values())
-        total = _checksum(self._boot_id, items, masks)
-        body = _Body(format=FORMAT, boot_id=self._boot_id, entries=items, masks=masks, sum=total)
-        write_atomically(self._path, msgspec.json.encode(body), durable=sync)
+        body = _Body(boot_id=self._boot_id, entries=list(entries.values()), masks=list(self._masks.values()))
+        raw = msgspec.json.encode(body)
+        file = _File(format=FORMAT, sum=zlib.crc32(raw), body=msgspec.Raw(raw))
+        write_atomically(self._path, msgspec.json.encode(file), durable=sync)
 
 
-def _checksum(boot_id: str, entries: list[Entry], masks: list[GroupMasks]) -> str:
-    """Without masks it is that of a file from before there were any."""
-    parts = [boot_id, entries, masks] if masks else [boot_id, entries]
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+def _decoded(data: bytes) -> _Body:
+    """What a file holds. Raises MsgspecError or ValueError."""
+    version = msgspec.json.decode(data, type=_Head).format
+    if version == 1:
+        return _decoded_1(data)
+    if version != FORMAT:
+        raise ValueError(f"its format is {version}, known are 1 and {FORMAT}")
+    file = msgspec.json.decode(data, type=_File)
+    if zlib.crc32(bytes(file.body)) != file.sum:
+        raise ValueError("its checksum is wrong")
+    return msgspec.json.decode(file.body, type=_Body)
+
+
+def _decoded_1(data: bytes) -> _Body:
+    # Only here: OpenSSL, which this loads, would double the memory of the watchdog.
+    import hashlib
+
+    old = msgspec.json.decode(data, type=_File1)
+    parts = [old.boot_id, old.entries, old.masks] if old.masks else [old.boot_id, old.entries]
+    if old.sum != hashlib.sha256(msgspec.json.encode(parts)).hexdigest():
+        raise ValueError("its checksum is wrong")
+    entries = [
+        Entry(
+            group=entry.group,
+            inode=entry.inode,
+            knob=entry.knob,
+            original=entry.original,
+            applied=entry.applied,
+            before=entry.before,
+            policy=_OF_FORMAT_1 if entry.knob is Knob.QUOTA else "",
+        )
+        for entry in old.entries
+    ]
+    return _Body(boot_id=old.boot_id, entries=entries, masks=old.masks)

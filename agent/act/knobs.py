@@ -1,21 +1,17 @@
-"""One knob of one cgroup: what it holds, and the writes that bring it to a value, in the order the kernel accepts.
-
-Values in this module are the kernel's: idle 0 or 1, weight as is, quota in microseconds a period or None for none.
-"""
+"""Steps of a round: one knob of one cgroup to one value, and their order. Values are the kernel's."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from agent.act.journal import Entry, Original
-from agent.capabilities import Knob
-from agent.counters import CpuKnobs
-from agent.host import cpu
-from agent.host.cgroup import open_group
-from slacktide.kernel.hierarchy import Version
+from agent.act.journal import Entry
+from agent.capabilities import Knob, Value
+from agent.host.cgroup import find_group, open_group
+from agent.host.knobs import ADAPTERS, Change, Held, Original, Phase
+from slacktide.kernel.hierarchy import Mount, Version, checked_group
 
 Write = Callable[[str, str | int, int | None], None]
 """(file name, value, directory descriptor); raises a KernelError."""
@@ -23,7 +19,10 @@ Write = Callable[[str, str | int, int | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A cgroup to act on: relative path, absolute directory and inode. `depth` orders parents before children."""
+    """A cgroup under one controller to act on: relative path, absolute directory and inode.
+
+    `depth` orders parents before children.
+    """
 
     group: str
     directory: str
@@ -33,6 +32,21 @@ class Place:
     def depth(self) -> int:
         """How deep the group lies."""
         return self.group.count("/")
+
+
+def place_at(mount: Mount, group: str, inode: int) -> Place:
+    """The group with that inode below a mount. Raises ValueError for a path that leaves it."""
+    return Place(group=group, directory=os.path.join(mount.path, checked_group(group)), inode=inode)
+
+
+def find_place(mount: Mount, group: str) -> Place:
+    """The group that is there now. Raises ValueError for a path that leaves the mount, a KernelError (Gone) for none.
+
+    For a group that was listed under another controller's mount: the kubelet gives it the same path under each.
+    """
+    descriptor, inode = find_group(mount.path, group)
+    os.close(descriptor)
+    return place_at(mount, group, inode)
 
 
 @contextmanager
@@ -47,15 +61,22 @@ def opened(place: Place) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Bring one knob of one group to `target`; `held` is what the kernel had when this was decided."""
+    """Bring one knob of one group to `target`; `held` is what the kernel had when this was decided.
+
+    `via` is a value on the way: the round then has a step to it (`passing`) and one from it.
+    """
 
     place: Place
+    version: Version
     knob: Knob
-    held: CpuKnobs
-    target: int | None
+    held: Held
+    target: Value | None
     original: Original
     release: bool = False
-    reason: str = ""
+    passing: bool = False
+    via: Value | None = None
+    policy: str = ""
+    lasting: Value | None = None
 
     @property
     def key(self) -> tuple[str, Knob]:
@@ -64,7 +85,7 @@ class Step:
 
     @property
     def entry(self) -> Entry:
-        """What the journal says while this is in force. A step that lifts a quota has nothing applied."""
+        """What the journal says while this is in force."""
         assert self.target is not None
         return Entry(
             group=self.place.group,
@@ -72,58 +93,27 @@ class Step:
             knob=self.knob,
             original=self.original,
             applied=self.target,
-            before=held_value(self.held, self.knob),
+            before=self.held.value,
+            via=self.via,
+            policy=self.policy,
+            lasting=self.lasting,
         )
 
     @property
-    def order(self) -> tuple[int, int]:
-        """Sort key: protective knobs, then shrinking quotas from the leaves, then growing ones from the root."""
-        if self.knob is not Knob.QUOTA:
-            return (0 if not self.release else 3), self.place.depth
-        return (1, -self.place.depth) if stricter(self.target, self.held.quota_us) else (2, self.place.depth)
+    def order(self) -> tuple[Phase, int]:
+        """Sort key: phases, in each of them from the root or from the leaves."""
+        start = self.held if self.via is None else replace(self.held, value=self.via)
+        phase = ADAPTERS[self.knob].phase(start, self.target, release=self.release)
+        return phase, -self.place.depth if phase is Phase.TIGHTEN else self.place.depth
 
 
-def stricter(quota: int | None, than: int | None) -> bool:
-    """Whether `quota` limits more than `than`; None is no limit."""
-    return quota is not None and (than is None or quota < than)
-
-
-def held_value(held: CpuKnobs, knob: Knob) -> int | None:
-    """The kernel's value of one knob."""
-    if knob is Knob.IDLE:
-        return None if held.idle is None else int(held.idle)
-    return held.weight if knob is Knob.WEIGHT else held.quota_us
-
-
-def write_step(step: Step, version: Version, write: Write) -> CpuKnobs:
+def write_step(step: Step, write: Write) -> Held:
     """Do it and read back. Raises a KernelError at the first write that the kernel refuses."""
+    adapter = ADAPTERS[step.knob]
+    change = Change(
+        held=step.held, target=step.target, original=step.original, version=step.version, release=step.release
+    )
     with opened(step.place) as descriptor:
-        for name, value in _writes(step, version):
+        for name, value in adapter.writes(change):
             write(name, value, descriptor)
-        return cpu.read_knobs(descriptor, version)
-
-
-def _writes(step: Step, version: Version) -> Iterator[tuple[str, str | int]]:
-    if step.knob is Knob.QUOTA:
-        yield from _quota_writes(step, version)
-        return
-    assert step.target is not None
-    name = cpu.IDLE_FILE if step.knob is Knob.IDLE else cpu.WEIGHT_FILE[version]
-    yield name, step.target
-    if step.knob is Knob.IDLE and step.target == 0 and step.original.weight is not None:
-        yield cpu.WEIGHT_FILE[version], step.original.weight
-
-
-def _quota_writes(step: Step, version: Version) -> Iterator[tuple[str, str | int]]:
-    """Burst may never exceed the quota: taken to 0 before the quota falls under it, given back on release."""
-    burst = step.held.burst_us or 0
-    if burst and stricter(step.target, burst):
-        yield cpu.burst_file(version), 0
-    yield cpu.quota_write(version, step.target, step.held.period_us or cpu.DEFAULT_PERIOD_US)
-    if step.release and step.original.burst_us:
-        yield cpu.burst_file(version), step.original.burst_us
-
-
-def in_force(step: Step, after: CpuKnobs) -> bool:
-    """Whether the kernel holds what was written; it may round or clamp."""
-    return held_value(after, step.knob) == step.target
+        return adapter.read(descriptor, step.version)

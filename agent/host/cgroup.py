@@ -3,7 +3,14 @@
 Paths are never computed: kubelet and runtime may follow different drivers, and kind nests kubepods deeper. A group
 is its path together with its inode, because a path that was removed and made again is another group. One pod's
 group has the same relative path under every controller with both drivers; a controller where it is missing just
-has no readings. Source: reference/kernel.md 2.3; kubernetes pkg/kubelet/cm.
+has no readings.
+
+Where the kubelet uses systemd and the runtime does not, a container's cgroup lies outside its pod's and carries both
+names (`kubepods-...-podUID.slice:cri-containerd:ID`, koordinator#661): such a *stray* is listed with its pod.
+
+A directory's link count tells when a group came or went below it, so that a pod is listed anew only then, and now
+and then, as one container in place of another leaves the count. Source: reference/kernel.md 2.3; kubernetes
+pkg/kubelet/cm.
 """
 
 from __future__ import annotations
@@ -11,13 +18,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from slacktide.errors import Gone, KernelError
 from slacktide.kernel.files import read_text, translate
 from slacktide.kernel.hierarchy import Hierarchy, Version, checked_group
-from slacktide.kernel.kubepods import container_id, pod_uid
+from slacktide.kernel.kubepods import container_id, pod_uid, stray
 
 _ROOT_DEPTH: Final = 4
 """kubepods is looked for this deep below the root: kind nests it two levels down."""
@@ -27,6 +34,9 @@ POD_DEPTH: Final = 3
 
 _SEARCH_EVERY: Final = 30
 """The search for kubepods walks every cgroup near the root: once found, it is repeated only each so many listings."""
+
+_RELIST_EVERY: Final = 5
+"""A pod whose link count says nothing new is listed anew after so many listings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,14 @@ class PodGroup:
     containers: tuple[ContainerGroup, ...] = ()
 
 
+class _Listed(NamedTuple):
+    """A pod as last listed, its link count then, and which listing that was."""
+
+    pod: PodGroup
+    links: int
+    number: int
+
+
 class CgroupLister:
     """Lists pod cgroups under the cpu controller's mount (or `controller`), below `root` if that is not empty.
 
@@ -57,9 +75,12 @@ class CgroupLister:
 
     def __init__(self, hierarchy: Hierarchy, root: str = "", controller: str = "cpu") -> None:
         self.root = checked_group(root) if root else ""
+        self.hierarchy = hierarchy
         self._mount = hierarchy.controllers.get(controller)
         self.version: Version | None = self._mount.version if self._mount else None
         self.tops: tuple[str, ...] = ()
+        self._stray_parents: tuple[str, ...] = ()
+        self._known: dict[str, _Listed] = {}
         self._listings = 0
 
     def pods(self) -> tuple[PodGroup, ...]:
@@ -71,9 +92,12 @@ class CgroupLister:
         if self._mount is None:
             return ()
         if not self.tops or self._listings % _SEARCH_EVERY == 0:
-            self.tops = tuple(self._find_tops(self.root, _ROOT_DEPTH))
+            self._search()
         self._listings += 1
         pods = [pod for top in self.tops for pod in self._pods_below(top, POD_DEPTH)]
+        self._known = {pod.group: self._known[pod.group] for pod in pods}
+        if self._stray_parents:
+            pods = self._with_strays(pods)
         return tuple(sorted(pods, key=lambda pod: pod.group))
 
     def pod(self, group: str) -> PodGroup | None:
@@ -102,22 +126,69 @@ class CgroupLister:
         assert self._mount is not None
         return os.path.join(self._mount.path, checked_group(group))
 
-    def _find_tops(self, group: str, depth: int) -> Iterator[str]:
+    def _search(self) -> None:
+        """Find kubepods, and where containers lie outside their pods."""
+        tops: list[str] = []
+        parents: set[str] = set()
+        for path in self._find(self.root, _ROOT_DEPTH):
+            if stray(os.path.basename(path)) is None:
+                tops.append(path)
+            else:
+                parents.add(os.path.dirname(path))
+        self.tops, self._stray_parents = tuple(tops), tuple(sorted(parents))
+
+    def _find(self, group: str, depth: int) -> Iterator[str]:
         for name, _inode in self.children(group):
             path = f"{group}/{name}" if group else name
-            if is_kubepods(name):
+            if is_kubepods(name) or stray(name) is not None:
                 yield path
             elif depth > 1:
-                yield from self._find_tops(path, depth - 1)
+                yield from self._find(path, depth - 1)
+
+    def _with_strays(self, pods: list[PodGroup]) -> list[PodGroup]:
+        """Pods with the containers that lie outside of them."""
+        strays: dict[str, list[ContainerGroup]] = {}
+        for parent in self._stray_parents:
+            for name, inode in self.children(parent):
+                found = stray(name)
+                if found is not None:
+                    group = f"{parent}/{name}" if parent else name
+                    strays.setdefault(found.uid, []).append(ContainerGroup(group, inode, found.container))
+        return [
+            replace(pod, containers=(*pod.containers, *strays[pod.uid])) if pod.uid in strays else pod for pod in pods
+        ]
 
     def _pods_below(self, group: str, depth: int) -> Iterator[PodGroup]:
         for name, inode in self.children(group):
             path = f"{group}/{name}"
             uid = pod_uid(name)
             if uid is not None:
-                yield PodGroup(path, inode, uid, self._containers(path))
+                yield self._pod(path, inode, uid)
             elif depth > 1:
                 yield from self._pods_below(path, depth - 1)
+
+    def _pod(self, path: str, inode: int, uid: str) -> PodGroup:
+        """A pod with its containers: as it was where nothing came or went since, else listed anew."""
+        known, links = self._known.get(path), self._links(path)
+        if known is not None and (known.pod.inode, known.links) == (inode, links):
+            age = self._listings - known.number
+            if links > 1 and age < _RELIST_EVERY:
+                return known.pod
+        pod = PodGroup(path, inode, uid, self._containers(path))
+        if known is not None and known.pod == pod:
+            # The same object as before, so that whoever made something from it sees that nothing changed.
+            pod = known.pod
+        # Pods that are listed together for the first time come due one after another.
+        number = self._listings if known is not None else self._listings - inode % _RELIST_EVERY
+        self._known[path] = _Listed(pod, links, number)
+        return pod
+
+    def _links(self, group: str) -> int:
+        """Link count of a directory, 2 + directories in it; file systems that do not count give 1, a gone one 0."""
+        try:
+            return os.stat(self.absolute(group)).st_nlink
+        except OSError:
+            return 0
 
     def _containers(self, group: str) -> tuple[ContainerGroup, ...]:
         found = []
@@ -162,6 +233,30 @@ def open_group(directory: str, inode: int) -> int:
         os.close(descriptor)
         raise Gone(directory, None, "the cgroup was removed and made again")
     return descriptor
+
+
+def find_group(mount: str, group: str) -> tuple[int, int]:
+    """Descriptor and inode of `group` below `mount`, for a group whose inode is not known; the caller closes it.
+
+    Walks down part by part and follows no symbolic link. Raises ValueError for a path that leaves the mount, Gone
+    when there is no such group.
+    """
+    descriptor = _open_part(mount, None)
+    for part in checked_group(group).split("/"):
+        try:
+            below = _open_part(part, descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = below
+    return descriptor, os.fstat(descriptor).st_ino
+
+
+def _open_part(name: str, above: int | None) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if above is None else os.O_NOFOLLOW)
+    try:
+        return os.open(name, flags, dir_fd=above)
+    except OSError as error:
+        raise translate(name, error) from error
 
 
 def threads_of(directory: str, version: Version, containers: tuple[str, ...] = ()) -> list[int]:

@@ -64,11 +64,11 @@ def read_knobs(fd: int, version: Version) -> CpuKnobs:
 
     Raises Gone when the group itself is gone.
     """
-    quota, period = (_quota_v2 if version is Version.V2 else _quota_v1)(fd)
-    idle = _optional_int(fd, IDLE_FILE)
-    burst = _optional_int(fd, "cpu.max.burst" if version is Version.V2 else "cpu.cfs_burst_us")
+    quota, period = read_quota(fd, version)
+    idle = optional_int(fd, IDLE_FILE)
+    burst = optional_int(fd, burst_file(version))
     return CpuKnobs(
-        weight=_optional_int(fd, WEIGHT_FILE[version]),
+        weight=optional_int(fd, WEIGHT_FILE[version]),
         idle=None if idle is None else idle != 0,
         quota_us=quota,
         period_us=period,
@@ -76,13 +76,18 @@ def read_knobs(fd: int, version: Version) -> CpuKnobs:
     )
 
 
+def read_quota(fd: int, version: Version) -> tuple[int | None, int | None]:
+    """(quota, period) in microseconds; no quota is None, a kernel without quotas has no period either."""
+    return (_quota_v2 if version is Version.V2 else _quota_v1)(fd)
+
+
 def _quota_v1(fd: int) -> tuple[int | None, int | None]:
-    quota, period = _optional_int(fd, "cpu.cfs_quota_us"), _optional_int(fd, "cpu.cfs_period_us")
+    quota, period = optional_int(fd, "cpu.cfs_quota_us"), optional_int(fd, "cpu.cfs_period_us")
     return (None if quota is None or quota < 0 else quota), period
 
 
 def _quota_v2(fd: int) -> tuple[int | None, int | None]:
-    text = _optional_text(fd, "cpu.max")
+    text = optional_text(fd, "cpu.max")
     if text is None:
         return None, None
     fields = text.split()
@@ -103,7 +108,7 @@ def burst_file(version: Version) -> str:
     return "cpu.max.burst" if version is Version.V2 else "cpu.cfs_burst_us"
 
 
-def _optional_text(fd: int, name: str) -> str | None:
+def optional_text(fd: int, name: str) -> str | None:
     """Text of a file of the group; None when the group is there and the file is not."""
     try:
         return read_text(name, fd)
@@ -113,8 +118,9 @@ def _optional_text(fd: int, name: str) -> str | None:
         raise
 
 
-def _optional_int(fd: int, name: str) -> int | None:
-    text = _optional_text(fd, name)
+def optional_int(fd: int, name: str) -> int | None:
+    """Number in a file of the group; None as for `optional_text`. Raises Refused when it holds something else."""
+    text = optional_text(fd, name)
     if text is None:
         return None
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from agent.capabilities import Capabilities, Knob, Value
 from agent.eviction import Victim
@@ -118,11 +118,19 @@ def _strictest_io(one: str, other: str) -> str:
     )
 
 
+LASTING: Final = frozenset({"batch_limits"})
+"""Policies whose limits are the pods' own: they stay in force when nobody watches LS any more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What all policies together want: one value a knob, the reasons by policy, the total limit on BE, thread masks."""
+    """What all policies together want: one value a knob, the reasons by policy, the total limit on BE, thread masks.
+
+    `lasting` are the requests of policies in LASTING, also where a stricter one won.
+    """
 
     settings: Mapping[tuple[str, Knob], Request] = field(default_factory=dict)
+    lasting: Mapping[tuple[str, Knob], Request] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     be_limit_millis: int | None = None
     be_limit_reason: str = ""
@@ -149,6 +157,7 @@ def arbitrate(wishes: Iterable[tuple[str, Desired]]) -> Plan:
     limit, limit_reason = _lowest_limit(desired)
     return Plan(
         settings=_chosen(request for one in desired for request in one.requests),
+        lasting=_chosen(request for name, one in wishes if name in LASTING for request in one.requests),
         reasons={name: one.reason for name, one in wishes},
         be_limit_millis=limit,
         be_limit_reason=limit_reason,

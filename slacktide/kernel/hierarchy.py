@@ -69,8 +69,8 @@ def checked_group(group: str) -> str:
     An empty path once made an agent write limits to the root cgroup of a node (koordinator#1467).
     """
     parts = group.split("/")
-    if not group or any(part in {"", ".", ".."} for part in parts) or "\n" in group or "\0" in group:
-        raise ValueError(f"cgroup path {group!r} is empty, absolute or leaves its root")
+    if not group or any(part in {"", ".", ".."} for part in parts) or not group.isprintable():
+        raise ValueError(f"cgroup path {group!r} is empty, absolute, unprintable or leaves its root")
     return group
 
 

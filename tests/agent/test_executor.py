@@ -5,8 +5,9 @@ import os
 
 import pytest
 
-from agent.act.executor import Executor, PlanError, relax
+from agent.act.executor import Executor, PlanError
 from agent.act.journal import FILE_NAME, Journal
+from agent.act.relax import relax
 from agent.capabilities import Capabilities, Knob
 from agent.policy.base import Plan, Request
 from agent.snapshot import PodIdentity
@@ -39,11 +40,14 @@ class Rig:
     def apply(self, *wishes, identities=None):
         """wishes: (group, knob, value)"""
         settings = {
-            (group, knob): Request(policy="test", group=group, knob=knob, value=value, reason="because")
+            (group, knob): Request(policy="suppress", group=group, knob=knob, value=value, reason="because")
             for group, knob, value in wishes
         }
         groups = {pod.group: pod for pod in self.tree.lister().pods()}
-        return self.executor.apply(Plan(settings=settings), groups, identities or {})
+        known = {
+            group: PodIdentity(namespace="d", name="be", uid=pod.uid, tier=Tier.BE) for group, pod in groups.items()
+        }
+        return self.executor.apply(Plan(settings=settings), groups, known if identities is None else identities)
 
     def quota(self, group=POD):
         return self.tree.read(group, "cpu.cfs_quota_us")
@@ -296,7 +300,7 @@ def test_a_full_disk_does_not_leave_ls_unprotected(rig, monkeypatch):
 def test_the_watchdogs_relax_lifts_quotas_and_keeps_the_weight(rig):
     rig.tree.put(LEAF, "cpu.cfs_quota_us", 80000)
     rig.apply((POD, Knob.QUOTA, 300), (POD, Knob.IDLE, 1))
-    assert relax(rig.tree.lister(), rig.journal.entries(), rig.writer) == 2
+    assert relax(rig.tree.hierarchy, rig.journal.entries(), rig.writer) == 2
     assert (rig.quota(), rig.quota(LEAF), rig.tree.read(POD, "cpu.idle")) == ("-1", "80000", "1")
     rig.apply((POD, Knob.QUOTA, 300), (POD, Knob.IDLE, 1))
     assert (rig.quota(), rig.quota(LEAF)) == ("30000", "30000")

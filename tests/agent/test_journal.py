@@ -49,7 +49,7 @@ def test_a_torn_or_foreign_file_is_set_aside_and_never_raises(tmp_path, cut, jun
 
 
 @pytest.mark.parametrize(
-    "change", [(b'"format":1', b'"format":2'), (b'"applied":1', b'"applied":0'), (b'"inode":7', b'"inode":8')]
+    "change", [(b'"format":2', b'"format":3'), (b'"applied":1', b'"applied":0'), (b'"inode":7', b'"inode":8')]
 )
 def test_a_newer_format_or_a_flipped_value_is_not_believed(tmp_path, change):
     Journal(str(tmp_path), "boot").record([entry(value=0)])
