@@ -324,7 +324,7 @@ def _place(
         if None not in (one.cpu, state.known[key].cpu) and one.cpu != state.known[key].cpu
     ]
     loads = dict(state.loads)
-    for key in moved:
+    for key in loads.keys() & set(moved):
         loads[key] = replace(loads[key], starved=0)
     pinned = {key for key, one in known.items() if one.cpu is not None}
     origins = _touched(state.origins, [known[key] for key in pinned])

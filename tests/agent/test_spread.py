@@ -262,6 +262,18 @@ def test_a_change_of_the_cpuset_is_no_foreign_change():
     assert kernel.counted["spread_foreign"] == 0
 
 
+def test_a_thread_that_no_turn_has_seen_yet_moves_when_its_cpuset_shrinks():
+    kernel = busy(1, cpus=4)
+    for tid in (20, 21, 22):
+        kernel.spawn(tid, parent=10)
+    kernel.beat()
+    kernel.set_cpuset(0, 1)
+    kernel.spawn(30, parent=10)
+    kernel.beat()
+    kernel.turn(2)
+    assert sorted(Counter(kernel.cpus()).items()) == [(0, 3), (1, 2)]
+
+
 def test_a_refused_mask_is_tried_again_and_given_up():
     kernel = Kernel()
     kernel.refuse = True
