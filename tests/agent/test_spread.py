@@ -271,7 +271,7 @@ def test_a_thread_that_no_turn_has_seen_yet_moves_when_its_cpuset_shrinks():
     kernel.spawn(30, parent=10)
     kernel.beat()
     kernel.turn(2)
-    assert sorted(Counter(kernel.cpus()).items()) == [(0, 3), (1, 2)]
+    assert sorted(Counter(kernel.cpus()).items()) in ([(0, 2), (1, 3)], [(0, 3), (1, 2)])
 
 
 def test_a_refused_mask_is_tried_again_and_given_up():
