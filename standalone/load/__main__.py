@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from standalone.load.burn import burn
+from standalone.load.burn import KINDS, burn
 from standalone.load.server import serve
 
 
@@ -20,10 +20,12 @@ def main(argv: list[str] | None = None) -> int:
     burner = commands.add_parser("burn", help="busy best-effort processes")
     burner.add_argument("--processes", type=int, required=True)
     burner.add_argument("--pid-file", default="", help="gets the pids, one a line")
+    burner.add_argument("--kind", choices=KINDS, default="cpu", help="what they do (default cpu)")
+    burner.add_argument("--directory", default="", help="where a page cache hog has its file")
     arguments = parser.parse_args(argv)
     if arguments.command == "serve":
         return serve(arguments.directory, arguments.workers, arguments.service_millis / 1000.0)
-    return burn(arguments.processes, arguments.pid_file)
+    return burn(arguments.processes, arguments.pid_file, arguments.kind, arguments.directory)
 
 
 if __name__ == "__main__":

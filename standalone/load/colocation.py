@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from slacktide.cluster import PODS, Client
 from slacktide.names import BATCH_MEMORY, HOST_PROCESS_IMAGE, SCHEDULER_NAME, TIER_LABEL
 from slacktide.objects import Pod
+from standalone.load.burn import COPY_BYTES, FILE_BYTES
 from standalone.load.driver import Driver, Latencies, LoadError
 
 MAX_RATE = 1500.0
@@ -29,6 +30,14 @@ MAX_RATE = 1500.0
 _TICK = os.sysconf("SC_CLK_TCK")
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """Where `python -m standalone.load` finds this package."""
+_MEMORY_BYTES = {
+    "cpu": 8 << 20,
+    "membw": (8 << 20) + 2 * COPY_BYTES,
+    "forkstorm": 64 << 20,
+    "pagecache": (8 << 20) + FILE_BYTES,
+    "sleepwake": 8 << 20,
+}
+"""Need of one BE process, page cache included."""
 SETTLE_SECONDS = 3.0
 """Run before anything is counted: new processes page in, and the agent has seen and placed them by then."""
 
@@ -47,6 +56,8 @@ class Plan:
     seconds: float
     """Measured time of one run."""
     seed: int = 7
+    kind: str = "cpu"
+    """What BE does, of burn.KINDS."""
 
     @property
     def rate(self) -> float:
@@ -54,10 +65,14 @@ class Plan:
         return self.cpus * self.load / self.service_seconds
 
 
-def plan_for(cpus: int, load: float, seconds: float, seed: int = 7) -> Plan:
-    """Two LS workers and two busy BE processes a CPU, and requests long enough for one client to keep up."""
+def plan_for(
+    cpus: int, load: float, seconds: float, seed: int = 7, *, be_processes: int | None = None, kind: str = "cpu"
+) -> Plan:
+    """Two LS workers and two busy BE processes (or `be_processes`) a CPU, and requests long enough for one client to
+    keep up.
+    """
     service_seconds = max(0.001, cpus * load / MAX_RATE)
-    return Plan(cpus, load, service_seconds, 2 * cpus, 2 * cpus, seconds, seed)
+    return Plan(cpus, load, service_seconds, 2 * cpus, be_processes or 2 * cpus, seconds, seed, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +105,8 @@ def ls_command(plan: Plan, directory: str) -> list[str]:
 def be_command(plan: Plan, directory: str) -> list[str]:
     """Command of the BE work; its pids go to `burn.pid` in `directory`."""
     tail = ["--processes", str(plan.be_processes), "--pid-file", os.path.join(directory, "burn.pid")]
-    return [sys.executable, "-m", "standalone.load", "burn", *tail]
+    kind = ["--kind", plan.kind, "--directory", directory]
+    return [sys.executable, "-m", "standalone.load", "burn", *tail, *kind]
 
 
 def measure(plan: Plan, directory: str, with_be: bool, progress: Progress | None = None) -> Measurement:
@@ -130,7 +146,7 @@ def ls_pod(plan: Plan, name: str, directory: str) -> dict[str, object]:
 
 def be_pod(plan: Plan, name: str, directory: str) -> dict[str, object]:
     """Pod of the BE work. It asks for no CPU, so that the experiment also runs where other work keeps CPUs busy."""
-    requests = {BATCH_MEMORY: str(64 << 20)}
+    requests = {BATCH_MEMORY: str((64 << 20) + plan.be_processes * _MEMORY_BYTES[plan.kind])}
     return _pod(name, "be", be_command(plan, directory), requests)
 
 
@@ -168,7 +184,7 @@ def scratch() -> Iterator[str]:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """User and system CPU time of processes; one that ended is left out."""
+    """User and system CPU time of processes and of their children that ended; a process that ended is left out."""
     total = 0
     for pid in pids:
         with (
@@ -176,7 +192,7 @@ def cpu_seconds(pids: list[int]) -> float:
             open(f"/proc/{pid}/stat", encoding="ascii") as file,
         ):
             fields = file.read().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
+            total += sum(int(field) for field in fields[11:15])
     return total / _TICK
 
 

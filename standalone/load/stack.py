@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from slacktide.cluster import Client, connect
 from slacktide.errors import SlacktideError
@@ -23,15 +24,16 @@ class StackError(SlacktideError):
 
 
 @contextlib.contextmanager
-def running(state: str | None = None) -> Iterator[tuple[StateDir, Client]]:
+def running(state: str | None = None, settings: Mapping[str, str] | None = None) -> Iterator[tuple[StateDir, Client]]:
     """Start Slacktide in a state directory of its own and give it and a client; stop it at the end.
 
-    A state directory that was given is kept, one that was made here is removed. Raises StackError.
+    A state directory that was given is kept, one that was made here is removed. `settings` are environment variables
+    of its daemons (SLACKTIDE_AGENT_...). Raises StackError.
     """
     directory = state or tempfile.mkdtemp(prefix="slacktide-")
     try:
         try:
-            _command(["up", "--detach"], directory, START_SECONDS)
+            _command(["up", "--detach"], directory, START_SECONDS, settings)
             found = find(directory)
             if found is None:
                 raise StackError(f"slacktide up made no state directory at {directory}")
@@ -48,7 +50,7 @@ def running(state: str | None = None) -> Iterator[tuple[StateDir, Client]]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _command(arguments: list[str], state: str, seconds: float) -> None:
+def _command(arguments: list[str], state: str, seconds: float, settings: Mapping[str, str] | None = None) -> None:
     said = " ".join(arguments)
     # In a session of its own: Ctrl-C in a terminal is for us, and we end what runs in order.
     process = subprocess.Popen(
@@ -58,6 +60,7 @@ def _command(arguments: list[str], state: str, seconds: float) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        env={**os.environ, **(settings or {})},
     )
     try:
         output, _ = process.communicate(timeout=seconds)

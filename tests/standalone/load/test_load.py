@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from standalone.load.burn import KINDS
 from standalone.load.colocation import cpu_seconds, plan_for
 from standalone.load.driver import DRAIN_SECONDS, Driver, LoadError, percentile, summary
 
@@ -99,15 +100,19 @@ def test_a_server_that_is_not_there_is_said(tmp_path):
         driver.close()
 
 
-def test_burners_use_cpu_and_end_with_their_parent(tmp_path):
-    pid_file = tmp_path / "pids"
-    with command("burn", "--processes", "2", "--pid-file", str(pid_file)) as process:
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_burners_of_each_kind_use_cpu_and_end_with_their_parent(tmp_path, kind):
+    pid_file, work = tmp_path / "pids", tmp_path / "work"
+    work.mkdir()
+    flags = ("--processes", "2", "--pid-file", str(pid_file), "--kind", kind, "--directory", str(work))
+    with command("burn", *flags) as process:
         wait_for(pid_file.exists)
         pids = [int(line) for line in pid_file.read_text().split()]
         wait_for(lambda: cpu_seconds(pids) > 0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+    assert list(work.iterdir()) == []
 
 
 def test_a_worker_that_dies_ends_the_group_with_an_error(tmp_path):
