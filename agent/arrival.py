@@ -46,7 +46,10 @@ class Watch(Protocol):
 
 @dataclass(slots=True)
 class Newcomer:
-    """One pod that is looked at. `at` is when it was seen, `due` when the next look is, both monotonic."""
+    """One pod that is looked at. `at` is when it was seen, `due` when the next look is, both monotonic.
+
+    `unknown`: the API did not have it at a look.
+    """
 
     pod: PodGroup
     at: float
@@ -63,7 +66,10 @@ class Newcomers:
 
     def add(self, arrival: Arrival) -> None:
         """Begin to look at a pod; one with something new again begins anew."""
-        self._by_group[arrival.pod.group] = Newcomer(pod=arrival.pod, at=arrival.at, due=arrival.at)
+        before = self._by_group.get(arrival.pod.group)
+        unknown = before is not None and before.unknown
+        newcomer = Newcomer(pod=arrival.pod, at=arrival.at, due=arrival.at, unknown=unknown)
+        self._by_group[arrival.pod.group] = newcomer
 
     def due(self, now: float, at_most: int) -> list[Newcomer]:
         """Whose look is due, the longest overdue first, at most so many."""
@@ -140,10 +146,8 @@ def changed_pods(before: Plan, after: Plan, pods: Collection[str]) -> set[str]:
 def part_of(plan: Plan, pods: Collection[str]) -> Plan:
     """What `plan` wants of these pods and of their containers."""
     wanted = {
-        key: request
-        for key, request in plan.settings.items()
-        if key[0] in pods or key[0].rpartition("/")[0] in pods
-    }  # fmt: skip
+        key: request for key, request in plan.settings.items() if key[0] in pods or key[0].rpartition("/")[0] in pods
+    }
     return replace(plan, settings=wanted)
 
 
