@@ -1,26 +1,35 @@
 """Finds out at start what this node lets the agent do, by trying it on a cgroup of its own.
 
-A throw-away cgroup is made below the agent's root (or the mount), each knob is written there and the cgroup removed.
-Where none may be made (read-only or masked mount, policy), the knobs of a living pod are rewritten with the value
-they hold. What does not work is named with its reason; with nothing writable the agent only observes.
+A throw-away cgroup is made below the agent's root (or the mount) under each controller, each knob is written there with
+the value that it holds, and the cgroup removed. Where none may be made (read-only or masked mount, policy), the knobs
+of a living pod are rewritten with what they hold. What does not work is named with its reason; with nothing writable
+the agent only observes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.capabilities import Capabilities, Knob
-from agent.host import affinity, cpu, psi
-from agent.host.cgroup import CgroupLister
+from agent.host import affinity, core_scheduling, psi
+from agent.host.cgroup import CgroupLister, find_group
+from agent.host.knobs import ADAPTERS, Change, Held, mount_of
 from slacktide.errors import KernelError
 from slacktide.kernel.files import read_text, translate, write_value
-from slacktide.kernel.hierarchy import Hierarchy, Version
+from slacktide.kernel.hierarchy import Hierarchy, Mount, Version
 
 PROBE_PREFIX: Final = "slacktide-probe-"
 
 Write = Callable[[str, str | int, int | None], None]
+
+_ASKED: Final = "observe only was asked for"
+_SAFE_HIGH: Final = (5, 9)
+"""Below this kernel memory.high can pin a process for good (KEP-2570)."""
 
 
 def probe(
@@ -28,54 +37,103 @@ def probe(
 ) -> Capabilities:
     """Try everything once. Never raises for what a node lacks: it is in `skipped`, in words."""
     skipped: dict[str, str] = {}
-    writable: set[Knob] = set()
-    version = lister.version
-    if version is None:
+    kernel = _kernel(proc_root)
+    if lister.version is None:
         skipped["cpu"] = "no cpu controller is mounted: nothing can be limited"
+        trial = _Trial()
+    elif try_writes:
+        trial = _try_all(hierarchy, lister, proc_root, write, skipped)
     else:
-        results = _probe_knobs(hierarchy, lister, version, write, skipped) if try_writes else {}
-        for knob in (Knob.IDLE, Knob.WEIGHT, Knob.QUOTA):
-            reason = results.get(knob, "observe only was asked for")
-            if reason is None:
-                writable.add(knob)
-            else:
-                skipped[knob.value] = reason
-    if "memory" not in hierarchy.controllers:
+        trial = _Trial(reasons=dict.fromkeys(Knob, _ASKED))
+    if kernel is not None and kernel < _SAFE_HIGH and trial.reasons.get(Knob.MEMORY_HIGH, "") is None:
+        trial.reasons[Knob.MEMORY_HIGH] = (
+            f"kernel {kernel[0]}.{kernel[1]} can pin a process at memory.high (5.9 cannot)"
+        )
+    skipped |= {knob.value: reason for knob, reason in trial.reasons.items() if reason is not None}
+    memory = hierarchy.controllers.get("memory")
+    if memory is None:
         skipped["memory"] = "no memory controller is mounted: pod memory is not measured"
-    psi_reason = _probe_psi(hierarchy, lister, proc_root)
-    if psi_reason is not None:
-        skipped["psi"] = psi_reason
-    delay_reason = _probe_run_delay(proc_root)
-    if delay_reason is not None:
-        skipped["run-delay"] = delay_reason
-    affinity_reason = affinity.why_not() if try_writes else "observe only was asked for"
-    if affinity_reason is not None:
-        skipped["affinity"] = affinity_reason
+    if not trial.reclaim and lister.version is not None:
+        skipped["reclaim"] = _ASKED if not try_writes else "this kernel has no memory.reclaim (v2, 5.19)"
+    signals = {
+        "psi": _probe_psi(hierarchy, lister, proc_root),
+        "run-delay": _probe_run_delay(proc_root),
+        "affinity": affinity.why_not() if try_writes else _ASKED,
+    }
+    skipped |= {name: reason for name, reason in signals.items() if reason is not None}
     return Capabilities(
         mode=hierarchy.mode,
-        cpu_version=int(version) if version is not None else None,
-        writable=frozenset(writable),
-        psi=psi_reason is None,
-        run_delay=delay_reason is None,
-        affinity=affinity_reason is None,
+        cpu_version=int(lister.version) if lister.version is not None else None,
+        memory_version=int(memory.version) if memory is not None else None,
+        kernel=kernel,
+        writable=frozenset(knob for knob, reason in trial.reasons.items() if reason is None),
+        psi=signals["psi"] is None,
+        run_delay=signals["run-delay"] is None,
+        affinity=signals["affinity"] is None,
+        core_scheduling=core_scheduling.available(),
+        reclaim=trial.reclaim,
+        kill=trial.kill,
         skipped=skipped,
     )
 
 
-def _probe_knobs(
-    hierarchy: Hierarchy, lister: CgroupLister, version: Version, write: Write, skipped: dict[str, str]
-) -> dict[Knob, str | None]:
-    mount = hierarchy.controllers["cpu"].path
-    base = os.path.join(mount, lister.root) if lister.root else mount
+class _Trial:
+    """What was found: by knob None or why it cannot be written; whether two files are there."""
+
+    def __init__(self, reasons: dict[Knob, str | None] | None = None) -> None:
+        self.reasons: dict[Knob, str | None] = reasons or {}
+        self.reclaim = False
+        self.kill = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ground:
+    """A cgroup to try on, or why there is none."""
+
+    descriptor: int | None
+    why_not: str = ""
+
+
+def _try_all(
+    hierarchy: Hierarchy, lister: CgroupLister, proc_root: str, write: Write, skipped: dict[str, str]
+) -> _Trial:
+    trial = _Trial()
+    device = _block_device(proc_root)
+    by_mount: dict[Mount, list[Knob]] = {}
+    for knob in ADAPTERS:
+        mount = mount_of(hierarchy, knob)
+        if mount is None:
+            trial.reasons[knob] = f"no {knob.controller} controller is mounted"
+        else:
+            by_mount.setdefault(mount, []).append(knob)
+    for mount, knobs in by_mount.items():
+        with _ground(mount, lister, skipped) as ground:
+            for knob in knobs:
+                trial.reasons[knob] = _try(knob, ground, mount.version, write, device)
+            trial.reclaim |= _has(ground, "memory.reclaim")
+            trial.kill |= Knob.FREEZE in knobs and _has(ground, "cgroup.kill")
+    return trial
+
+
+@contextmanager
+def _ground(mount: Mount, lister: CgroupLister, skipped: dict[str, str]) -> Iterator[_Ground]:
+    """A cgroup of our own below this mount, else a living pod's."""
+    base = os.path.join(mount.path, lister.root) if lister.root else mount.path
     if not os.path.isdir(base):
-        base = mount
+        base = mount.path
     directory = os.path.join(base, f"{PROBE_PREFIX}{os.getpid()}")
     try:
         os.mkdir(directory)
     except OSError as error:
-        return _probe_pods(lister, version, write, str(translate(directory, error)))
+        with _living_pod(mount, lister, str(translate(directory, error))) as ground:
+            yield ground
+        return
     try:
-        return _try_on(directory, version, write)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield _Ground(descriptor=descriptor)
+        finally:
+            os.close(descriptor)
     finally:
         try:
             os.rmdir(directory)
@@ -83,47 +141,88 @@ def _probe_knobs(
             skipped["probe"] = f"the cgroup made for probing stays behind: {translate(directory, error)}"
 
 
-def _probe_pods(lister: CgroupLister, version: Version, write: Write, why: str) -> dict[Knob, str | None]:
-    """Rewrite what a living pod holds; `why` says why no cgroup of our own could be made."""
+@contextmanager
+def _living_pod(mount: Mount, lister: CgroupLister, why: str) -> Iterator[_Ground]:
+    """`why` says why no cgroup of our own could be made."""
     try:
         pods = lister.pods()
+        if not pods:
+            yield _Ground(descriptor=None, why_not=f"no cgroup could be made to try it ({why}) and no pod is here yet")
+            return
+        descriptor, _ = find_group(mount.path, pods[0].group)
     except KernelError as error:
-        return dict.fromkeys(Knob, f"no cgroup could be made ({why}) and none listed ({error})")
-    if not pods:
-        return dict.fromkeys(Knob, f"no cgroup could be made to try it ({why}) and no pod is here yet")
-    return _try_on(lister.absolute(pods[0].group), version, write)
-
-
-def _try_on(directory: str, version: Version, write: Write) -> dict[Knob, str | None]:
+        yield _Ground(descriptor=None, why_not=f"no cgroup could be made ({why}) and none listed ({error})")
+        return
     try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        return dict.fromkeys(Knob, str(translate(directory, error)))
-    try:
-        held = cpu.read_knobs(descriptor, version)
-        period = held.period_us or cpu.DEFAULT_PERIOD_US
-        quota_name, quota_text = cpu.quota_write(version, held.quota_us, period)
-        return {
-            Knob.IDLE: _try(write, cpu.IDLE_FILE, None if held.idle is None else int(held.idle), descriptor),
-            Knob.WEIGHT: _try(write, cpu.WEIGHT_FILE[version], held.weight, descriptor, bool(held.idle)),
-            Knob.QUOTA: _try(write, quota_name, quota_text if held.period_us else None, descriptor),
-        }
-    except KernelError as error:
-        return dict.fromkeys(Knob, str(error))
+        yield _Ground(descriptor=descriptor)
     finally:
         os.close(descriptor)
 
 
-def _try(write: Write, name: str, value: str | int | None, descriptor: int, idle: bool = False) -> str | None:
-    """None when writing back `value` works, else the reason. An idle group refuses its weight: that proves it."""
-    if value is None:
-        return f"this kernel has no {name}"
-    if idle:
-        return None
+def _try(knob: Knob, ground: _Ground, version: Version, write: Write, device: str | None) -> str | None:
+    """None when writing back what it holds works, else the reason."""
+    if ground.descriptor is None:
+        return ground.why_not
+    adapter = ADAPTERS[knob]
     try:
-        write(name, value, descriptor)
+        held = adapter.read(ground.descriptor, version)
+        if held.absent:
+            return held.absent
+        if knob is Knob.WEIGHT and held.idle:
+            # An idle group refuses its weight: that proves it.
+            return None
+        change = _without_effect(knob, held, version, device)
+        if isinstance(change, str):
+            return change
+        for name, value in adapter.writes(change):
+            write(name, value, ground.descriptor)
     except KernelError as error:
-        return f"{name} cannot be written: {error.detail}"
+        return f"{error.path} cannot be written: {error.detail}"
+    return None
+
+
+def _without_effect(knob: Knob, held: Held, version: Version, device: str | None) -> Change | str:
+    """A change that changes nothing, or why there is none."""
+    target = held.value
+    if knob is Knob.CPUSET and target is None and version is Version.V1:
+        if not held.within:
+            return "the cpuset above has no CPUs"
+        target = held.within
+    if knob is Knob.IO_MAX and target is None:
+        if device is None:
+            return "there is no block device"
+        held = replace(held, value=f"{device} rbps=1 wbps=1")
+    return Change(held=held, target=target, original=ADAPTERS[knob].original(held), version=version)
+
+
+def _has(ground: _Ground, name: str) -> bool:
+    if ground.descriptor is None:
+        return False
+    try:
+        os.stat(name, dir_fd=ground.descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _kernel(proc_root: str) -> tuple[int, int] | None:
+    try:
+        found = re.match(r"([0-9]+)\.([0-9]+)", read_text(os.path.join(proc_root, "sys/kernel/osrelease")))
+    except KernelError:
+        return None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _block_device(proc_root: str) -> str | None:
+    """The first block device that is neither RAM nor a loop, as MAJ:MIN."""
+    try:
+        lines = read_text(os.path.join(proc_root, "partitions")).splitlines()
+    except KernelError:
+        return None
+    for line in lines:
+        fields = line.split()
+        if len(fields) == 4 and fields[0].isdigit() and not re.match(r"(ram|loop|zram)[0-9]", fields[3]):
+            return f"{fields[0]}:{fields[1]}"
     return None
 
 

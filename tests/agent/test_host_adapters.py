@@ -326,8 +326,10 @@ def test_probe_without_a_right_to_make_groups_tries_a_living_pod(tmp_path, monke
     monkeypatch.setattr(os, "mkdir", refuse)
     writer = KernelWriter(Version.V1)
     found = probe(tree.hierarchy, tree.lister(), root, write=writer)
-    assert found.writable == {Knob.IDLE, Knob.WEIGHT, Knob.QUOTA}
-    assert {name for _, name, _ in writer.writes} == {"cpu.idle", "cpu.shares", "cpu.cfs_quota_us"}
+    assert found.writable == set(Knob) - {Knob.BVT, Knob.MEMORY_HIGH, Knob.IO_MAX}
+    assert "no block device" in found.skipped["io.max"]
+    assert tree.read(f"kubepods/pod{UID_LS}", "cpuset.cpus", "cpuset") == "0-3"
+    assert {"cpu.idle", "cpu.shares", "cpu.cfs_quota_us", "freezer.state"} <= {name for _, name, _ in writer.writes}
 
 
 def test_probe_on_a_read_only_mount_observes_only_and_leaves_nothing(tmp_path, monkeypatch):

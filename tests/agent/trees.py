@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from agent.host.cgroup import CgroupLister
+from agent.threads import parse_cpus
 from slacktide.errors import Refused
 from slacktide.kernel.files import read_text, translate
 from slacktide.kernel.hierarchy import Hierarchy, Mount, Version
@@ -78,19 +79,27 @@ _V1 = {
     },
     "cpuacct": {"cpuacct.usage": 0},
     "memory": {
+        "cgroup.procs": "",
         "memory.usage_in_bytes": 1000,
         "memory.stat": "cache 10\ninactive_file 1\ntotal_inactive_file 300\n",
         "memory.limit_in_bytes": 9223372036854771712,
         "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+        "memory.memsw.limit_in_bytes": 9223372036854771712,
         "memory.failcnt": 4,
     },
-    "cpuset": {"cpuset.cpus": "0-3", "cpuset.effective_cpus": "0-1"},
+    "cpuset": {"cgroup.procs": "", "cpuset.cpus": "0-3", "cpuset.effective_cpus": "0-1"},
     "blkio": {
-        "blkio.throttle.io_service_bytes_recursive": "8:0 Read 100\n8:0 Write 20\n8:0 Sync 1\n8:0 Total 120\nTotal 120\n",
+        "cgroup.procs": "",
+        "blkio.throttle.io_service_bytes_recursive": (
+            "8:0 Read 100\n8:0 Write 20\n8:0 Sync 1\n8:0 Total 120\nTotal 120\n"
+        ),
+        "blkio.bfq.weight": 100,
+        "blkio.throttle.read_bps_device": "",
+        "blkio.throttle.write_bps_device": "",
         "blkio.throttle.io_serviced_recursive": "8:0 Read 3\n8:0 Write 2\n8:0 Total 5\nTotal 5\n",
     },
     "pids": {"pids.current": 7, "pids.max": "max"},
-    "freezer": {"freezer.state": "THAWED"},
+    "freezer": {"cgroup.procs": "", "freezer.state": "THAWED", "freezer.self_freezing": 0},
 }
 _V2 = {
     "unified": {
@@ -111,6 +120,9 @@ _V2 = {
         "memory.pressure": "some avg10=0.00 total=30\nfull avg10=0.00 total=10\n",
         "io.pressure": "some avg10=0.00 total=40\nfull avg10=0.00 total=20\n",
         "io.stat": "8:0 wbytes=20 rios=3 rbytes=100 wios=2 dbytes=0 dios=0\n253:1 \n",
+        "io.max": "",
+        "io.weight": "default 100",
+        "cgroup.freeze": 0,
         "pids.current": 7,
         "pids.max": "max",
         "cpuset.cpus": "0-3",
@@ -122,7 +134,7 @@ _V2_CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "io", "pids", "freezer"
 
 
 class KernelWriter:
-    """Writes into a tree with the kernel's rules for the cpu controller; remembers each write in order."""
+    """Writes into a tree with the kernel's rules for the files that the agent writes; remembers each write in order."""
 
     def __init__(self, version: Version) -> None:
         self.version = version
@@ -137,7 +149,9 @@ class KernelWriter:
             raise translate(name, OSError(self.fail[name], os.strerror(self.fail[name])))
         self._check(directory, name, text)
         self.writes.append((os.path.basename(directory), name, text))
-        Path(directory, name).write_text(text + "\n")
+        Path(directory, name).write_text(_kept(Path(directory, name), text) + "\n")
+        if name == "freezer.state":
+            Path(directory, "freezer.self_freezing").write_text(f"{int(text == 'FROZEN')}\n")
         if name == "cpu.idle":
             shares = Path(directory, "cpu.shares" if self.version is Version.V1 else "cpu.weight")
             default, idle = ("1024", "3") if self.version is Version.V1 else ("100", "0")
@@ -145,6 +159,10 @@ class KernelWriter:
 
     def _check(self, directory: str, name: str, text: str) -> None:
         if name in {"cpu.shares", "cpu.weight"} and _int(directory, "cpu.idle") == 1:
+            raise _refused(name)
+        if name == "cpuset.cpus" and self.version is Version.V1:
+            _check_cpuset(Path(directory), text)
+        if name == "memory.limit_in_bytes" and int(text) > _int(directory, "memory.memsw.limit_in_bytes"):
             raise _refused(name)
         if name == "cpu.cfs_quota_us":
             quota = int(text)
@@ -160,6 +178,39 @@ class KernelWriter:
             quota = text.split()[0]
             if quota != "max" and _int(directory, "cpu.max.burst") > int(quota):
                 raise _refused(name)
+
+
+def _kept(path: Path, text: str) -> str:
+    """What the kernel makes of a written value."""
+    if path.name in {"memory.limit_in_bytes", "memory.max", "memory.high", "memory.memsw.limit_in_bytes"}:
+        if text in {"-1", "max"}:
+            return "9223372036854771712" if text == "-1" else "max"
+        return str(int(text) // 4096 * 4096)
+    if path.name.startswith("blkio.throttle."):
+        device, rate = text.split()
+        lines = dict(line.split() for line in path.read_text().splitlines() if line)
+        return "\n".join(f"{name} {rate}" for name, rate in {**lines, device: rate}.items() if rate != "0")
+    if path.name == "io.max":
+        device, *pairs = text.split()
+        lines = {
+            line.split()[0]: dict(p.split("=") for p in line.split()[1:]) for line in path.read_text().splitlines()
+        }
+        own = lines.setdefault(device, dict.fromkeys(("rbps", "wbps", "riops", "wiops"), "max"))
+        own |= dict(pair.split("=") for pair in pairs)
+        rows = {name: limits for name, limits in lines.items() if set(limits.values()) != {"max"}}
+        return "\n".join(f"{name} " + " ".join(f"{k}={v}" for k, v in row.items()) for name, row in rows.items())
+    return f"default {text}" if path.name == "io.weight" else text.strip()
+
+
+def _check_cpuset(directory: Path, text: str) -> None:
+    """Child outside its parent, parent below its child, nothing at all."""
+    wanted, above = parse_cpus(text), directory.parent / "cpuset.cpus"
+    if not wanted:
+        raise Refused("cpuset.cpus", errno.ENOSPC, "No space left on device")
+    if above.exists() and not wanted <= parse_cpus(above.read_text()):
+        raise Refused("cpuset.cpus", errno.EACCES, "Permission denied")
+    if any(not parse_cpus(below.read_text()) <= wanted for below in directory.glob("*/cpuset.cpus")):
+        raise Refused("cpuset.cpus", errno.EBUSY, "Device or resource busy")
 
 
 def _child_quotas(directory: str) -> list[int]:
