@@ -272,7 +272,7 @@ class Loop:
         if self._snapshot is None or self._held:
             self._newcomers.clear()
             return
-        due = self._newcomers.due(begin, _AT_ONCE)
+        due = self._newcomers.due(self._clock(), _AT_ONCE)
         if not due:
             return
         known = self._pods.find({newcomer.pod.uid for newcomer in due})
