@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from agent.act.executor import Executor, Outcome, PlanError
@@ -24,6 +25,7 @@ from agent.host.cgroup import PodGroup
 from agent.host.wake import Waker
 from agent.pods import PodBook
 from agent.policy.base import Context, Desired, Plan, Policy, arbitrate
+from agent.policy.shortage import NOTHING_LEARNED, CpiBaselines, learned, shortage
 from agent.settings import AgentSettings
 from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
 from agent.threads import MaskPlan, ThreadKey, ThreadSweep
@@ -137,6 +139,7 @@ class Loop:
         self._reading: Reading | None = None
         self._identities: Mapping[str, PodIdentity] = {}
         self._refused: frozenset[ThreadKey] = frozenset()
+        self._cpi: CpiBaselines = NOTHING_LEARNED
         self._gist: object = None
         self._held = "no turn yet"
         self._stop = threading.Event()
@@ -372,6 +375,9 @@ class Loop:
 
     def _decide(self, snapshot: NodeSnapshot, asked: Callable[[Policy], bool] = lambda _policy: True) -> None:
         settings = self._settings()
+        if not snapshot.urgent:
+            self._cpi = learned(self._cpi, snapshot, settings.shortage)
+        snapshot = replace(snapshot, shortage=shortage(snapshot, settings.shortage, self._cpi))
         for policy in self._policies:
             if not asked(policy):
                 continue
@@ -395,7 +401,8 @@ class Loop:
         """Carry out what the plan wants of cgroups, or of these pods and their containers alone."""
         if not self._settings().observe_only and not self._context.capabilities.observe_only:
             wanted = plan if only is None else part_of(plan, only)
-            self._log_problems(self._carry_out(self._executor.apply, wanted, only))
+            act = partial(self._executor.apply, whole=only is None)
+            self._log_problems(self._carry_out(act, wanted, only))
 
     def _place(self, plan: Plan) -> None:
         """Carry out what the plan wants of threads; a plan that is refused as a whole is so for each of them."""

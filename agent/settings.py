@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from agent.policy.contention import ContentionSettings
+from agent.policy.shortage import ShortageSettings
 from agent.policy.spread import SpreadSettings
 from agent.policy.suppress import SuppressSettings
 from agent.policy.weight import WeightSettings
@@ -53,7 +55,7 @@ class AgentSettings(DaemonSettings, frozen=True):
     resources: ResourceNames = ResourceNames()
     policies: Annotated[
         tuple[str, ...], Meta(description="policies in force, mildest first; an unknown name lists the known")
-    ] = ("weight", "spread", "suppress")
+    ] = ("weight", "spread", "suppress", "contention")
     observe_only: Annotated[bool, Meta(description="measure, report and say what would be done; write nothing")] = False
     turn_seconds: Annotated[float, Meta(ge=0.1, le=60, description="period of the full look at the node")] = 1.0
     beat_seconds: Annotated[
@@ -72,6 +74,8 @@ class AgentSettings(DaemonSettings, frozen=True):
     weight: WeightSettings = WeightSettings()
     spread: SpreadSettings = SpreadSettings()
     suppress: SuppressSettings = SuppressSettings()
+    contention: ContentionSettings = ContentionSettings()
+    shortage: ShortageSettings = ShortageSettings()
     report: ReportSettings = ReportSettings()
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from agent.policy.base import Policy
+from agent.policy.contention import Contention
 from agent.policy.spread import Spread
 from agent.policy.suppress import Suppress
 from agent.policy.weight import Weight
@@ -15,6 +16,7 @@ POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     Weight.name: Weight,
     Spread.name: Spread,
     Suppress.name: Suppress,
+    Contention.name: Contention,
 }
 """In the order of the ladder: the mildest first."""
 

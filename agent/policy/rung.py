@@ -4,13 +4,15 @@ A rung has levels 0 (open) to `top`. A look at the node gives a `Verdict`: the l
 is not known, and whether all is calm.
 
     needed above the level   -> that level, at once
-    not known, not calm      -> hold (a beat that knows nothing changes nothing)
+    not known, not calm,
+    or needed at the level   -> hold; the quiet time begins anew
     calm for quiet_seconds,
     and dwelt min_dwell      -> one level down; the quiet time begins anew
     else                     -> hold
 
-So a rung never falls while LS is short, never falls for lack of data, and moves down no faster than one level in
-max(quiet_seconds, min_dwell_seconds).
+So a rung never falls while its level is needed, never for lack of data, and moves down no faster than one level in
+max(quiet_seconds, min_dwell_seconds): up and down again takes at least that long. Up again after down may follow at
+once, since LS comes first.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ def advance(state: RungState, verdict: Verdict, now: float, rules: RungRules) ->
         raised = min(verdict.needed, rules.top)
         if raised > level:
             return RungState(level=raised, since=now, quiet_since=None, reason=verdict.reason)
-    if verdict.needed is None or not verdict.calm:
+    if verdict.needed is None or (level and verdict.needed >= level) or not verdict.calm:
         return replace(state, level=level, quiet_since=None, reason=verdict.reason if level else "")
     if level == 0:
         return replace(state, level=0, quiet_since=None, reason="")

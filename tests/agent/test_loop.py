@@ -84,8 +84,8 @@ def test_a_beat_cuts_at_once_and_only_turns_release():
         rig.loop.beat()
     assert len(rig.executor.plans) == before + 1, "the shortage shows within two beats"
     assert rig.limit == 350
-    assert "LS waits for CPU" in rig.executor.plans[-1].reasons["suppress"]
-    assert rig.executor.plans[-1].be_limit_reason == rig.executor.plans[-1].reasons["suppress"]
+    assert "LS waits for CPU" in rig.executor.plans[-1].reasons["contention"]
+    assert rig.executor.plans[-1].be_limit_reason == rig.executor.plans[-1].reasons["contention"]
     rig.run(2)
     assert rig.limit == 100
     rig.host.delay_rate = 0.0

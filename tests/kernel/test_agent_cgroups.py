@@ -248,7 +248,7 @@ def test_an_ls_that_waits_for_cpu_is_seen_by_the_beat_and_be_is_cut(groups, tmp_
     for group in (LS, LS, *[f"{BE}/{CID}"] * 4):
         groups.spawn(group, BUSY)
     by_pressure_alone = SuppressSettings(engage_percent=100.0, target_percent=100.0)
-    with Rig(groups, tmp_path, by_pressure_alone, policies=("suppress",)) as rig:
+    with Rig(groups, tmp_path, by_pressure_alone, policies=("suppress", "contention")) as rig:
         wait_for(lambda: groups.quota() != groups.unlimited, "a cut")
         wait_for(lambda: any("LS waits for CPU" in turn.line for turn in rig.turns), "its reason")
     rig.executor.restore()
@@ -329,7 +329,7 @@ class Process:
 TIGHT_FLAGS = ("--suppress.engage-percent", "1", "--suppress.target-percent", "1", "--suppress.hold-percent", "0")
 LOOSE_FLAGS = (
     *("--suppress.engage-percent", "100", "--suppress.target-percent", "100", "--suppress.hold-percent", "0"),
-    *("--suppress.ls-pressure-cut", "100", "--suppress.quiet-turns", "1", "--suppress.step-percent", "100"),
+    *("--shortage.run-delay-cut", "100", "--suppress.quiet-seconds", "0", "--suppress.step-percent", "100"),
 )
 """Other work on this machine must not keep BE from its release."""
 

@@ -124,7 +124,7 @@ def test_a_killed_agent_leaves_masks_the_next_adopts_and_a_stop_restores(forks, 
     wait_for(lambda: len(tids(forks)) == 5, "processes")
     busy = [tid for tid in tids(forks) if tid not in (own, min(set(tids(forks)) - {own}))]
     socket, state, started = str(tmp_path / "api.sock"), tmp_path / "state", []
-    flags = ("--suppress.ls-pressure-cut", "100", "--suppress.engage-percent", "98")
+    flags = ("--shortage.run-delay-cut", "100", "--suppress.engage-percent", "98")
     with ApiTwin(socket, [pod_json(UID_LS, "ls"), pod_json(UID_BE, "be")]):
         try:
             started.append(Process(forks, state, socket, *flags))
