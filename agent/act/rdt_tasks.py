@@ -106,17 +106,19 @@ class Membership:
         The list of the group is read after the writes, so that the kernel itself says who is in. Raises Gone when
         the group or the mount went away.
         """
-        refused: list[KernelError] = []
+        refused: tuple[KernelError, ...] = ()
+        others = ended = frozenset[int]()
         for _ in range(_ROUNDS):
             inside = tree.tasks(group)
             found = self._threads.find(pods)
-            new = found.tids - inside
-            others = _in_others(tree, groups) & new if new else frozenset()
-            if not new - others:
+            waiting = found.tids - inside - ended
+            others = _in_others(tree, groups) & waiting if waiting else others
+            waiting -= others
+            if not waiting:
                 break
-            moved, refused = tree.attach(group, sorted(new - others))
-            self._counters["rdt_moved"] += moved
-        waiting = new - others
+            attached = tree.attach(group, sorted(waiting))
+            ended, refused = ended | attached.ended, attached.refused
+            self._counters["rdt_moved"] += attached.moved
         if found.complete:
             refused += self._give_back(tree, group, inside - found.tids)
         self._counters["rdt_refused"] += len(refused)
@@ -124,13 +126,13 @@ class Membership:
         self._left = others
         return _told(group, waiting, others, refused, complete=found.complete)
 
-    def _give_back(self, tree: RdtTree, group: str, strays: frozenset[int]) -> list[KernelError]:
+    def _give_back(self, tree: RdtTree, group: str, strays: frozenset[int]) -> tuple[KernelError, ...]:
         """Threads that are not BE's go to the default class, those that are still in the group now."""
         if not strays:
-            return []
-        moved, refused = tree.attach("", sorted(strays & tree.tasks(group)))
-        self._counters["rdt_returned"] += moved
-        return refused
+            return ()
+        attached = tree.attach("", sorted(strays & tree.tasks(group)))
+        self._counters["rdt_returned"] += attached.moved
+        return attached.refused
 
 
 def _in_others(tree: RdtTree, groups: Groups) -> frozenset[int]:

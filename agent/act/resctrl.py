@@ -33,6 +33,7 @@ from slacktide.kernel.files import write_value
 from slacktide.observe import get_logger
 
 _LOG: Final = get_logger("agent.resctrl")
+_NOT_MOUNTED: Final = "resctrl is not mounted"
 _LOCK_WAIT_SECONDS: Final = 1.0
 _LOCK_STEP_SECONDS: Final = 0.05
 _MAX_GAP_PERIODS: Final = 3.0
@@ -97,7 +98,8 @@ class RdtWriter:
         self._mount: RdtMount | None = None
         self._samples: dict[str, Sample] = {}
         self._sampled_at: float | None = None
-        self._told: tuple[str, ...] = ()
+        self._told = ""
+        self._noted: tuple[str, ...] = ()
         self._thread: threading.Thread | None = None
         self._restore = False
 
@@ -156,7 +158,7 @@ class RdtWriter:
             self.counters["rdt_errors"] += 1
             problem = f"went away while it was looked at: {error}" if isinstance(error, Gone) else str(error)
             reading = replace(last, problem=problem) if last else RdtReading(info=RdtInfo(), problem=problem)
-        self._tell((reading.problem,) if reading.problem else ())
+        self._tell(reading.problem)
         with self._lock:
             self._reading = reading
         return reading
@@ -166,12 +168,14 @@ class RdtWriter:
         if mount != self._mount:
             self._forget(mount)
         if mount is None:
-            return RdtReading(info=RdtInfo(), problem="resctrl is not mounted", at=self._clock())
+            return RdtReading(info=RdtInfo(), problem=_NOT_MOUNTED, at=self._clock())
         offer = read_offer(mount)
         tree = RdtTree(mount.path, self._write)
         groups = tree.groups()
         made = self.counters["rdt_made"]
-        kind, problems = _present(groups), list(offer.notes)
+        kind = _present(groups)
+        problems: list[str] = []
+        self._note(offer)
         if wanted is not None and not self._observe:
             try:
                 with locked(mount.path):
@@ -251,14 +255,23 @@ class RdtWriter:
         self._samples.clear()
         self._sampled_at = None
 
-    def _tell(self, problems: tuple[str, ...]) -> None:
-        if problems == self._told:
+    def _tell(self, problem: str) -> None:
+        if problem == self._told:
             return
-        self._told = problems
-        if problems:
-            _LOG.warning("resctrl is not as it should be", problem=problems[0])
+        self._told = problem
+        if problem == _NOT_MOUNTED:
+            _LOG.info(problem)
+        elif problem:
+            _LOG.warning("resctrl is not as it should be", problem=problem)
         else:
             _LOG.info("resctrl is as it should be")
+
+    def _note(self, offer: Offer) -> None:
+        """Say once what this mount lacks."""
+        if offer.notes != self._noted:
+            self._noted = offer.notes
+            for note in offer.notes:
+                _LOG.info("resctrl is used in part", note=note)
 
     def restore(self) -> list[str]:
         """Remove all groups of ours; their threads are in the default class then. Returns what had to be left."""

@@ -48,6 +48,15 @@ class Groups:
         return sum(not is_ours(name) for name in (*self.classes, *self.monitors))
 
 
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What became of threads that were to be moved: how many were, which had ended, what was refused."""
+
+    moved: int
+    ended: frozenset[int]
+    refused: tuple[KernelError, ...]
+
+
 @contextmanager
 def locked(root: str) -> Iterator[None]:
     """Hold the lock by which all users of resctrl keep their sequences apart. Raises Busy, or KernelError.
@@ -141,23 +150,26 @@ class RdtTree:
         path = os.path.join(self._path(group), "tasks")
         return parse.tasks(read_text(path), path)
 
-    def attach(self, group: str, tids: Iterable[int]) -> tuple[int, list[KernelError]]:
+    def attach(self, group: str, tids: Iterable[int]) -> Attached:
         """Move threads into a group of ours, or ("") back to the default class, one a write.
 
-        Returns how many were moved and what was refused; a thread that ended is neither. Raises Gone when the group
-        itself went away. 0 is never written: it would be the writer itself.
+        Raises Gone when the group itself went away. 0 is never written: it would be the writer itself.
         """
         if group:
             self._own(group)
         moved = 0
+        ended: set[int] = set()
         refused: list[KernelError] = []
         with self._opened(group) as descriptor:
             for tid in tids:
                 try:
-                    moved += self._attach(descriptor, tid)
+                    if self._attach(descriptor, tid):
+                        moved += 1
+                    else:
+                        ended.add(tid)
                 except (Refused, NotPermitted) as error:
                     refused.append(error)
-        return moved, refused
+        return Attached(moved, frozenset(ended), tuple(refused))
 
     def _attach(self, descriptor: int, tid: int) -> bool:
         """Whether the thread was there to be moved."""
