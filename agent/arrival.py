@@ -15,7 +15,7 @@ from agent.capabilities import Knob, Value
 from agent.host.cgroup import PodGroup
 from agent.host.watch import Arrival
 from agent.policy.base import Plan
-from agent.snapshot import ContainerSnapshot, NodeSnapshot, PodIdentity, PodSnapshot
+from agent.snapshot import ContainerSnapshot, NodeSnapshot, PodIdentity, PodSnapshot, named
 
 LOOKS: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds after the arrival at which a newcomer is looked at."""
@@ -129,11 +129,7 @@ def joined(
 
 def containers_of(pod: PodGroup, identity: PodIdentity) -> tuple[ContainerSnapshot, ...]:
     """The container cgroups of a pod, each with its name where the API knows its id."""
-    names = {container.id: container.name for container in identity.containers if container.id}
-    return tuple(
-        ContainerSnapshot(group=container.group, id=container.id, name=names.get(container.id, ""))
-        for container in pod.containers
-    )
+    return named(tuple(ContainerSnapshot(group=one.group, id=one.id) for one in pod.containers), identity)
 
 
 def changed_pods(before: Plan, after: Plan, pods: Collection[str]) -> set[str]:

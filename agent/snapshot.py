@@ -301,7 +301,7 @@ def _pod(
         ),
         throttled_ratio=throttled_ratio(old, reading.cpu) if reading.cpu else None,
         knobs=reading.knobs,
-        containers=_named(found.containers, identity),
+        containers=named(found.containers, identity),
         memory=reading.memory,
         memory_high_rate=memory_high_rate(slow.memory, reading.memory, slow_seconds),
         io_rate=io_rate(slow.io, reading.io, slow_seconds),
@@ -315,7 +315,7 @@ def _pod(
     )
 
 
-def _named(containers: tuple[ContainerSnapshot, ...], identity: PodIdentity) -> tuple[ContainerSnapshot, ...]:
+def named(containers: tuple[ContainerSnapshot, ...], identity: PodIdentity) -> tuple[ContainerSnapshot, ...]:
     """Containers with the names that the API gives their ids; others (a sandbox, a newcomer) stay without one."""
     names = {container.id: container.name for container in identity.containers if container.id}
     if not names:

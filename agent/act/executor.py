@@ -165,10 +165,17 @@ class Executor:
         pods = [millis for group, millis in limits if not any(_is_below(group, other) for other, _ in limits)]
         return sum(pods) if pods else None
 
-    def apply(self, plan: Plan, groups: Mapping[str, PodGroup], identities: Mapping[str, PodIdentity]) -> Outcome:
-        """One round. `groups` are all pods that the API and the kernel agree on; entries of other groups are left
-        as they are. `identities` (by group of the pod) say what may be done to whom, and give originals when the
-        journal was lost. Raises PlanError.
+    def apply(
+        self,
+        plan: Plan,
+        groups: Mapping[str, PodGroup],
+        identities: Mapping[str, PodIdentity],
+        *,
+        whole: bool = True,
+    ) -> Outcome:
+        """One round. `groups` are all pods that the API and the kernel agree on, or (not `whole`) some of them; entries
+        of other groups are left as they are. `identities` (by group of the pod) say what may be done to whom, and give
+        originals when the journal was lost. Raises PlanError.
         """
         wishes, gone = wishes_by_group(plan, groups, identities, self._capabilities.writable)
         self.counters["vanished"] += gone
@@ -179,8 +186,9 @@ class Executor:
             for group in self._members(pod, wishes, identities.get(pod.group))
             for step in self._steps(group)
         ]
-        self._forget_vanished()
-        self._journal.lost = False
+        if whole:
+            self._forget_vanished()
+            self._journal.lost = False
         return self._carry_out(steps)
 
     def place(self, plan: MaskPlan, groups: Mapping[str, PodGroup], identities: Mapping[str, PodIdentity]) -> Outcome:

@@ -8,22 +8,24 @@ from dataclasses import replace
 
 import pytest
 
-from agent.arrival import LOOKS, UNKNOWN_SECONDS
+from agent.act.executor import Executor
+from agent.act.journal import Journal
+from agent.arrival import LOOKS, UNKNOWN_SECONDS, part_of
 from agent.beat import Beat
 from agent.capabilities import Capabilities, Knob
 from agent.host.cgroup import ContainerGroup, PodGroup
 from agent.host.watch import Arrival, CgroupWatch
 from agent.loop import Loop
 from agent.pods import PodBook
-from agent.policy.base import Context, Desired, Request
+from agent.policy.base import Context, Desired, Plan, Request
 from agent.policy.batch_limits import BatchLimits, BatchLimitsSettings
-from agent.policy.suppress import Suppress
 from agent.policy.weight import Weight
 from agent.settings import AgentSettings
+from agent.snapshot import PodIdentity
 from slacktide.objects import Container, PodSpec, ResourceRequirements
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier
-from tests.agent.trees import CID, UID_BE, Tree
+from tests.agent.trees import CID, UID_BE, UID_BE2, Tree
 from tests.agent.twins import CAPABLE, FakeClock, FakeExecutor, FakeHost, FakePods, pod
 from tests.patience import PATIENCE
 
@@ -37,6 +39,27 @@ class WithLimits(AgentSettings, frozen=True):
 def be(uid, cpu="500"):
     resources = ResourceRequirements(limits={NAMES.cpu: cpu})
     return pod(uid, "be", spec=PodSpec(containers=[Container(name="main", resources=resources)]))
+
+
+class Split:
+    """An urgent policy that divides `limit` evenly over the BE pods of each picture; None is no limit."""
+
+    name = "suppress"
+    urgent = True
+    limit = None
+
+    def start(self, context):
+        return None
+
+    def decide(self, snapshot, state, settings, context):
+        pods = snapshot.pods_of(Tier.BE)
+        if self.limit is None:
+            return Desired(), state
+        wishes = tuple(
+            Request(policy=self.name, group=one.group, knob=Knob.QUOTA, value=self.limit // len(pods), reason="")
+            for one in pods
+        )
+        return Desired(requests=wishes, be_limit_millis=self.limit), state
 
 
 class FakeWatch:
@@ -154,15 +177,16 @@ def test_the_turn_takes_over_what_arrived():
 
 
 def test_a_beat_after_an_arrival_knows_the_newcomer():
-    rig = Rig(policies=(BatchLimits(), Suppress()))
+    split = Split()
+    rig = Rig(policies=(BatchLimits(), split))
     rig.pods.pods.append(be("new"))
     rig.come("new", CID)
     rig.arrive()
-    rig.host.delay_rate = 12.0
-    rig.beats(3)
+    split.limit = 400
+    rig.beats(1)
     assert rig.loop.counters["cuts"] == 1
     assert rig.executor.groups[-1] == {"kubepods/ls", "kubepods/be", "kubepods/new"}
-    assert rig.wanted["new", Knob.QUOTA] < 500
+    assert (rig.wanted["new", Knob.QUOTA], rig.wanted[f"new/{CID}", Knob.QUOTA]) == (200, 500)
 
 
 def test_a_newcomer_is_looked_at_again_at_growing_distances():
@@ -258,9 +282,9 @@ class Slow(FakeExecutor):
         super().__init__()
         self.clock = clock
 
-    def apply(self, plan, groups, identities):
+    def apply(self, plan, groups, identities, *, whole=True):
         self.clock.pass_(0.02)
-        return super().apply(plan, groups, identities)
+        return super().apply(plan, groups, identities, whole=whole)
 
 
 def test_arrivals_rest_for_as_long_as_they_took():
@@ -273,18 +297,17 @@ def test_arrivals_rest_for_as_long_as_they_took():
 
 
 def test_a_limit_in_force_covers_the_newcomer_and_is_split_anew_in_the_same_step():
-    rig = Rig(policies=(BatchLimits(), Suppress()))
-    rig.host.delay_rate = 12.0
-    rig.beats(6)
-    before = rig.wanted["be", Knob.QUOTA]
+    split = Split()
+    split.limit = 400
+    rig = Rig(policies=(BatchLimits(), split))
+    assert rig.wanted["be", Knob.QUOTA] == 400
     rig.pods.pods.append(be("new", cpu="2000"))
     rig.come("new", CID)
     rig.arrive()
     assert rig.executor.groups[-1] == {"kubepods/new", "kubepods/be"}
-    limit = rig.executor.plans[-1].be_limit_millis
-    assert limit is not None
-    assert rig.wanted["new", Knob.QUOTA] + rig.wanted["be", Knob.QUOTA] <= limit
-    assert rig.wanted["be", Knob.QUOTA] < before
+    assert (rig.wanted["new", Knob.QUOTA], rig.wanted["be", Knob.QUOTA]) == (200, 200)
+    rig.arrive(0.06)
+    assert rig.executor.groups[-1] == {"kubepods/new"}, "the others did not change again"
 
 
 def test_an_ls_newcomer_is_known_and_not_limited():
@@ -332,6 +355,33 @@ def test_a_round_that_fails_is_tried_again_with_the_next_look():
     rig.executor.fail = None
     rig.arrive(0.06)
     assert rig.wanted["new", Knob.QUOTA] == 500
+
+
+def test_a_round_for_some_pods_forgets_nothing_of_the_others(tmp_path):
+    tree = Tree(tmp_path)
+    for group in ("kubepods/besteffort/pod" + UID_BE, "kubepods/besteffort/pod" + UID_BE2):
+        tree.group(group)
+    journal = Journal(str(tmp_path), "boot")
+    executor = Executor(tree.lister(), journal, CAPABLE)
+    groups = {one.group: one for one in tree.lister().pods()}
+    first, second = sorted(groups)
+    identities = {
+        group: PodIdentity(namespace="d", name="p", uid=one.uid, tier=Tier.BE) for group, one in groups.items()
+    }
+    wishes = {
+        (group, Knob.QUOTA): Request(policy="x", group=group, knob=Knob.QUOTA, value=500, reason="") for group in groups
+    }
+    executor.apply(Plan(settings=wishes), groups, identities)
+    assert {entry.group for entry in journal.entries()} == {first, second}
+    tree.remove(first)
+    journal.lost = True
+    part = part_of(Plan(settings=wishes), {second})
+    executor.apply(part, {second: groups[second]}, identities, whole=False)
+    assert {entry.group for entry in journal.entries()} == {first, second}
+    assert journal.lost
+    executor.apply(part, {second: groups[second]}, identities)
+    assert {entry.group for entry in journal.entries()} == {second}
+    assert not journal.lost
 
 
 class Named:

@@ -107,7 +107,7 @@ class FakeExecutor:
         self.fail: Exception | None = None
         self.masks = []
 
-    def apply(self, plan, groups, identities):
+    def apply(self, plan, groups, identities, *, whole=True):
         if self.fail is not None:
             raise self.fail
         self.plans.append(plan)
