@@ -89,10 +89,12 @@ class EvictorView:
     """What the evictor has done, as the policy sees it. `attempts` has the last one of each pod that still matters.
 
     `spent` is what counts against the budgets, a pod once. `api_away_seconds` is how long the API has not answered
-    (None: it answers). `frozen` are UIDs that we froze.
+    (None: it answers). `frozen` are UIDs that we froze. `serial` grows with every attempt, so that a list of victims
+    says by it what was known when it was made.
     """
 
     attempts: tuple[Attempt, ...] = ()
     spent: tuple[Spent, ...] = ()
     frozen: frozenset[str] = frozenset()
     api_away_seconds: float | None = None
+    serial: int = 0
