@@ -37,7 +37,8 @@ def choose(topology: Topology, free: Mask, count: int, held: Mask = NONE) -> Mas
     cores = [_core(cpus) for cpus in topology.cores()]
     whole = [core for core in cores if core.cpus <= free]
     wanted = max(1, count)
-    chosen = _dealt(whole, wanted, held)
+    sizes = {node: sum(cpu.numa == node for cpu in topology.cpus) for node in {cpu.numa for cpu in topology.cpus}}
+    chosen = _dealt(whole, sizes, wanted, held)
     if not chosen and whole and len(cores) > 1:
         return _ordered(whole, held)[0].cpus
     if len(chosen) == sum(len(core.cpus) for core in whole) or not chosen:
@@ -51,10 +52,9 @@ def _core(cpus: tuple[Cpu, ...]) -> _Core:
     return _Core(frozenset(cpu.id for cpu in cpus), first.core, first.numa, first.llc)
 
 
-def _dealt(cores: Collection[_Core], count: int, held: Mask) -> Mask:
-    """Whole cores with at most `count` CPUs, spread over NUMA nodes by their size."""
-    queues = {node: _ordered((core for core in cores if core.numa == node), held) for node in {c.numa for c in cores}}
-    sizes = {node: sum(len(core.cpus) for core in queue) for node, queue in queues.items()}
+def _dealt(cores: Collection[_Core], sizes: Mapping[int, int], count: int, held: Mask) -> Mask:
+    """Whole cores with at most `count` CPUs, spread over NUMA nodes by their `sizes` in CPUs."""
+    queues = {node: _ordered((core for core in cores if core.numa == node), held) for node in sizes}
     taken = dict.fromkeys(queues, 0)
     chosen: Mask = NONE
     while True:
