@@ -1,26 +1,22 @@
 """Real load for drills: a helper process that burns CPU when told, and never outlives the agent.
 
-The helper is started with the agent, before there are threads or channels, and waits on its standard input for
-`start MILLIS SECONDS` and `stop`. It forks one burner a started core of the asked millicores, each with a duty cycle in
-slices of 10 ms. It ends with the agent (end of input, or the parent-death signal after a kill -9); burners end with
-it, or after SECONDS by their own clock, whatever happens to everybody else.
+The helper is started with the agent, before there are threads or channels, and waits on its standard input. It forks
+one burner a started core of the asked millicores. It ends with the agent (end of input, or the parent-death signal
+after a kill -9); burners end with it, or after their time by their own clock, whatever happens to everybody else.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import math
 import os
-import select
-import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 from typing import Final
 
-_SLICE_SECONDS: Final = 0.01
-_PR_SET_PDEATHSIG: Final = 1
+import psutil
+
+_HELPER: Final = Path(__file__).with_name("drill_load_helper.py")
 _WAIT_SECONDS: Final = 3.0
 
 
@@ -29,13 +25,14 @@ class DrillLoad:
 
     def __init__(self) -> None:
         self._helper = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-s", os.path.abspath(__file__)],
+            [sys.executable, "-I", "-S", str(_HELPER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             close_fds=True,
         )
         assert self._helper.stdin is not None
         os.set_blocking(self._helper.stdin.fileno(), False)
+        self._used = 0.0
 
     @property
     def pid(self) -> int:
@@ -54,6 +51,21 @@ class DrillLoad:
         """Burn nothing."""
         self._tell("stop\n")
 
+    def used_seconds(self) -> float:
+        """CPU seconds that the helper and its burners used since start, those that ended included."""
+        try:
+            helper = psutil.Process(self.pid)
+            own = helper.cpu_times()
+            total = own.user + own.system + own.children_user + own.children_system
+            for child in helper.children():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    used = child.cpu_times()
+                    total += used.user + used.system
+        except psutil.NoSuchProcess:
+            return self._used
+        self._used = max(self._used, total)
+        return self._used
+
     def _tell(self, line: str) -> None:
         assert self._helper.stdin is not None
         with contextlib.suppress(OSError):
@@ -68,69 +80,3 @@ class DrillLoad:
         except subprocess.TimeoutExpired:
             self._helper.kill()
             self._helper.wait(_WAIT_SECONDS)
-
-
-def _die_with_parent(parent: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
-def _burn(duty: float, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while (begin := time.monotonic()) < end:
-        while time.monotonic() - begin < duty * _SLICE_SECONDS:
-            pass
-        if duty < 1.0:
-            time.sleep(max(0.0, _SLICE_SECONDS * (1.0 - duty)))
-
-
-def _fork_burners(millis: int, seconds: float) -> list[int]:
-    count = math.ceil(millis / 1000)
-    helper = os.getpid()
-    pids = []
-    for _ in range(count):
-        pid = os.fork()
-        if pid == 0:
-            os.close(0)
-            _die_with_parent(helper)
-            _burn(millis / 1000 / count, seconds)
-            os._exit(0)
-        pids.append(pid)
-    return pids
-
-
-def _end(pids: list[int]) -> list[int]:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    return []
-
-
-def _serve() -> int:
-    """Follow the commands until the input ends."""
-    burners: list[int] = []
-    deadline = 0.0
-    buffer = b""
-    while True:
-        wait = max(0.0, deadline - time.monotonic()) if burners else None
-        ready, _, _ = select.select([0], [], [], wait)
-        if not ready:
-            burners = _end(burners)
-            continue
-        chunk = os.read(0, 4096)
-        if not chunk:
-            _end(burners)
-            return 0
-        *lines, buffer = (buffer + chunk).split(b"\n")
-        for line in lines:
-            burners = _end(burners)
-            word, *numbers = line.split()
-            if word == b"start":
-                seconds = float(numbers[1])
-                burners, deadline = _fork_burners(int(numbers[0]), seconds), time.monotonic() + seconds
-
-
-if __name__ == "__main__":
-    _die_with_parent(os.getppid())
-    sys.exit(_serve())

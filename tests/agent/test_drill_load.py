@@ -41,6 +41,9 @@ def test_it_burns_on_as_many_processes_as_needed_until_told_to_stop(load):
     assert eventually(lambda: all(sum(child.cpu_times()[:2]) > 0.05 for child in burners(load.pid)))
     load.stop()
     assert eventually(lambda: not burners(load.pid))
+    used = load.used_seconds()
+    assert used >= 0.1
+    assert load.used_seconds() >= used
 
 
 def test_it_ends_by_its_own_clock(load):

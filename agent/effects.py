@@ -1,0 +1,213 @@
+"""What a plan leads to beside knobs and masks, and what the next snapshot knows of it.
+
+Each part works on a thread (or process) of its own and is left a wish, of which the newest counts; none is waited for.
+What is not there on this node is None and simply has no say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from agent.counters import NodeCounters
+from agent.drill import Drill, Kind, Seen, raised
+from agent.drill_board import DrillBoard, for_real
+from agent.eviction import EvictorView, Victim
+from agent.gpu import Gpu
+from agent.host.cgroup import PodGroup
+from agent.policy.base import Plan, Reclaim
+from agent.pressure import Pressure
+from agent.resctrl import RdtReading, Schemata
+from agent.snapshot import NodeSnapshot
+from agent.threads import Mask, ThreadSweep
+from agent.topology import Topology
+from slacktide.status import Usage
+from slacktide.tier import Tier
+
+
+class Rdt(Protocol):
+    """Cache and bandwidth of the class of BE."""
+
+    def want(self, schemata: Schemata | None, pods: Sequence[PodGroup] | None) -> None:
+        """What is wanted from now on."""
+
+    def view(self) -> RdtReading | None:
+        """The last reading."""
+
+
+class Evictor(Protocol):
+    """Makes pods give way."""
+
+    def want(self, victims: Sequence[Victim], pods: Mapping[str, PodGroup]) -> None:
+        """Those that shall go, in this order; `pods` are all groups by UID."""
+
+    def view(self) -> EvictorView:
+        """What was done."""
+
+
+class Reclaimer(Protocol):
+    """Asks the kernel to take memory back."""
+
+    def want(self, reclaims: Sequence[Reclaim], pods: Sequence[PodGroup]) -> None:
+        """What is asked for now; `pods` are the BE pods that are here."""
+
+
+class Ballast(Protocol):
+    """Idle-class threads pinned to CPUs."""
+
+    def want(self, cpus: Mask) -> None:
+        """CPUs that shall carry one."""
+
+    def used(self) -> Mapping[int, float]:
+        """CPU seconds burnt since start, by CPU."""
+
+
+class Load(Protocol):
+    """Burns CPU for drills."""
+
+    def start(self, millis: int, seconds: float) -> None:
+        """Burn so much for at most so long."""
+
+    def stop(self) -> None:
+        """Burn nothing."""
+
+    def used_seconds(self) -> float:
+        """CPU seconds burnt since start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What this node has. `topology`, `gpus` and `cpi` (by UID) give their newest reading, None when they have none."""
+
+    rdt: Rdt | None = None
+    evictor: Evictor | None = None
+    reclaimer: Reclaimer | None = None
+    ballast: Ballast | None = None
+    drills: DrillBoard | None = None
+    load: Load | None = None
+    topology: Callable[[], Topology | None] = lambda: None
+    gpus: Callable[[], tuple[Gpu, ...] | None] = lambda: None
+    cpi: Callable[[], Mapping[str, float]] = dict
+
+
+class Effects:
+    """Used by the control thread alone."""
+
+    def __init__(self, parts: Parts | None = None) -> None:
+        self._parts = parts or Parts()
+        self._loaded: str | None = None
+        self._burnt: tuple[float, float] | None = None
+
+    def surround(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        """The snapshot with all that is known beside the cgroups."""
+        parts = self._parts
+        drill = parts.drills.active() if parts.drills else None
+        cpi = parts.cpi()
+        pods = tuple(
+            replace(pod, cpi=cpi[pod.identity.uid]) if pod.identity.uid in cpi else pod for pod in snapshot.pods
+        )
+        return replace(
+            snapshot,
+            pods=pods,
+            topology=parts.topology(),
+            evictor=parts.evictor.view() if parts.evictor else None,
+            rdt=parts.rdt.view() if parts.rdt else None,
+            gpus=parts.gpus(),
+            drill=drill.for_policies if drill else None,
+        )
+
+    def pressure(self, measured: Pressure | None) -> Pressure | None:
+        """LS pressure as policies shall see it: a drill's signal in place of what is measured."""
+        drill = self._drill()
+        if drill is None or not drill.pressing or drill.order.kind is not Kind.SIGNAL:
+            return measured
+        return raised(measured.window_seconds if measured is not None else 1.0)
+
+    def without_ballast(self, node: NodeCounters | None) -> NodeCounters | None:
+        """Node totals without what ballast burns: it is nobody's need, and gives way to everybody."""
+        if node is None or self._parts.ballast is None:
+            return node
+        return replace(node, busy_seconds=node.busy_seconds - math.fsum(self._parts.ballast.used().values()))
+
+    def threads_without_ballast(self, sweep: ThreadSweep) -> ThreadSweep:
+        """Times of the CPUs without what ballast burns on each."""
+        if self._parts.ballast is None or not sweep.busy_seconds:
+            return sweep
+        used = self._parts.ballast.used()
+        return replace(sweep, busy_seconds={cpu: busy - used.get(cpu, 0.0) for cpu, busy in sweep.busy_seconds.items()})
+
+    def for_sample(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        """The snapshot as the predictor shall see it: what a drill burns is no need of this node's.
+
+        A turn in which the load began or ended has no such figure, and its SYSTEM use is not known.
+        """
+        if self._parts.load is None or (self._loaded is None and self._burnt is None):
+            return snapshot
+        before, now = self._burnt, (snapshot.at, self._parts.load.used_seconds())
+        self._burnt = now if self._loaded is not None else None
+        system = snapshot.of(Tier.SYSTEM)
+        use = None
+        if before is not None and system.cpu_millis is not None and now[0] > before[0]:
+            use = max(0, system.cpu_millis - round((now[1] - before[1]) / (now[0] - before[0]) * 1000))
+        tiers = {**snapshot.tiers, Tier.SYSTEM: Usage(cpu_millis=use, memory_bytes=system.memory_bytes)}
+        return replace(snapshot, tiers=tiers)
+
+    def carry_out(self, plan: Plan, snapshot: NodeSnapshot, groups: Mapping[str, PodGroup]) -> None:
+        """Leave each part what the plan wants of it. `groups` are all pods that API and kernel agree on, by path."""
+        parts = self._parts
+        be = [groups[pod.group] for pod in snapshot.pods_of(Tier.BE) if pod.group in groups]
+        if parts.rdt is not None:
+            parts.rdt.want(plan.schemata, be)
+        if parts.reclaimer is not None:
+            parts.reclaimer.want(plan.reclaims, be)
+        if parts.ballast is not None and plan.ballast is not None:
+            parts.ballast.want(plan.ballast)
+        if parts.evictor is not None:
+            parts.evictor.want(for_real(plan.victims, self._drill()), {group.uid: group for group in groups.values()})
+
+    def decided(self, plan: Plan, snapshot: NodeSnapshot, be_limit_millis: int | None) -> None:
+        """After each decision and what came of it: a drill sees how the node answers, and its load follows it.
+
+        `be_limit_millis` is the limit on BE that is in force now.
+        """
+        board = self._parts.drills
+        if board is None or board.active() is None:
+            self._unload()
+            return
+        view = self._parts.evictor.view() if self._parts.evictor else EvictorView()
+        board.observe(
+            Seen(
+                at=snapshot.at,
+                rungs=plan.rungs,
+                be_limit_millis=be_limit_millis,
+                victims=plan.victims,
+                attempts=view.attempts,
+            )
+        )
+        drill = board.active()
+        if drill is not None and drill.pressing and drill.order.kind is Kind.LOAD:
+            self._burn(drill, snapshot)
+        else:
+            self._unload()
+
+    def _drill(self) -> Drill | None:
+        return self._parts.drills.active() if self._parts.drills else None
+
+    def _burn(self, drill: Drill, snapshot: NodeSnapshot) -> None:
+        """Start the load of a drill once: the asked share of the CPU that LS and SYSTEM leave idle."""
+        if self._parts.load is None or self._loaded == drill.order.id:
+            return
+        capacity = snapshot.capacity.cpu_millis
+        needed = [snapshot.of(tier).cpu_millis for tier in (Tier.LS, Tier.SYSTEM)]
+        if capacity is None or None in needed:
+            return
+        idle = max(0, capacity - sum(use for use in needed if use is not None))
+        self._parts.load.start(idle * drill.order.intensity_percent // 100, drill.order.duration_seconds)
+        self._loaded = drill.order.id
+
+    def _unload(self) -> None:
+        if self._loaded is not None and self._parts.load is not None:
+            self._parts.load.stop()
+        self._loaded = None

@@ -1,0 +1,211 @@
+"""What a plan leads to beside knobs, and what snapshots know of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.counters import NodeCounters
+from agent.drill import Kind, Order, Phase
+from agent.drill_board import DrillBoard
+from agent.effects import Effects, Parts
+from agent.eviction import EvictorView, Victim, Way
+from agent.host.cgroup import PodGroup
+from agent.policy.base import Plan, Reclaim
+from agent.policy.rung import RungStatus
+from agent.pressure import Pressure
+from agent.resctrl import Schemata
+from agent.snapshot import NodeSnapshot, PodIdentity, PodSnapshot
+from agent.threads import ThreadSweep
+from slacktide.status import Usage
+from slacktide.tier import Tier
+
+
+class Told:
+    """Any part: keeps what it was left."""
+
+    def __init__(self):
+        self.wishes = []
+        self.seen = EvictorView()
+        self.burnt = {0: 1.5, 1: 0.5}
+        self.seconds = 0.0
+
+    def want(self, *wish):
+        self.wishes.append(wish)
+
+    def view(self):
+        return self.seen
+
+    def start(self, *wish):
+        self.wishes.append(wish)
+
+    def stop(self):
+        self.wishes.append("stop")
+
+    def used_seconds(self):
+        return self.seconds
+
+
+class Ballast(Told):
+    def used(self):
+        return self.burnt
+
+
+def pod(name, tier):
+    identity = PodIdentity(namespace="n", name=name, uid=f"uid-{name}", tier=tier)
+    return PodSnapshot(identity=identity, group=f"kubepods/pod{name}")
+
+
+def group(name):
+    return PodGroup(f"kubepods/pod{name}", 7, f"uid-{name}")
+
+
+def snapshot(at=10.0, system=200):
+    return NodeSnapshot(
+        at=at,
+        window_seconds=1.0,
+        capacity=Usage(cpu_millis=4000),
+        tiers={Tier.LS: Usage(cpu_millis=1000), Tier.SYSTEM: Usage(cpu_millis=system)},
+        pods=(pod("ls", Tier.LS), pod("be", Tier.BE)),
+    )
+
+
+GROUPS = {f"kubepods/pod{name}": group(name) for name in ("ls", "be")}
+
+
+def order(drill_id, **changed):
+    values = {
+        "kind": Kind.SIGNAL,
+        "duration_seconds": 5.0,
+        "dry_run": False,
+        "victims_max": 1,
+        "reason": "",
+        "caller": "me",
+        "dead_man_seconds": 1000.0,
+        "recover_seconds": 60.0,
+    }
+    return Order(id=drill_id, **{**values, **changed})
+
+
+@pytest.fixture
+def board():
+    return DrillBoard(lambda: 0.0, new_id=lambda: "d1")
+
+
+def victim(drill=""):
+    return Victim(
+        namespace="n", name="be", uid="uid-be", group="kubepods/podbe", way=Way.EVICT, reason="r", drill=drill
+    )
+
+
+def test_each_part_is_left_its_wish_and_be_pods_alone():
+    rdt, reclaimer, evictor, ballast = Told(), Told(), Told(), Ballast()
+    effects = Effects(Parts(rdt=rdt, reclaimer=reclaimer, evictor=evictor, ballast=ballast))
+    schemata, reclaims = Schemata(values={"L3": {0: 1}}), (Reclaim(group="kubepods/podbe", bytes=1, reason="r"),)
+    plan = Plan(schemata=schemata, reclaims=reclaims, ballast=frozenset({1}), victims=(victim(),))
+    effects.carry_out(plan, snapshot(), GROUPS)
+    assert rdt.wishes == [(schemata, [group("be")])]
+    assert reclaimer.wishes == [(reclaims, [group("be")])]
+    assert ballast.wishes == [(frozenset({1}),)]
+    assert evictor.wishes == [((victim(),), {"uid-ls": group("ls"), "uid-be": group("be")})]
+
+
+def test_a_policy_without_a_say_leaves_ballast_as_it_is():
+    ballast = Ballast()
+    Effects(Parts(ballast=ballast)).carry_out(Plan(), snapshot(), GROUPS)
+    assert ballast.wishes == []
+
+
+def test_a_node_that_has_nothing_is_fine():
+    effects = Effects()
+    effects.carry_out(Plan(victims=(victim(),)), snapshot(), GROUPS)
+    effects.decided(Plan(), snapshot(), None)
+    assert effects.surround(snapshot()).evictor is None
+    assert effects.without_ballast(None) is None
+    assert effects.for_sample(snapshot()) == snapshot()
+
+
+def test_what_ballast_burns_is_nobodys_use():
+    effects = Effects(Parts(ballast=Ballast()))
+    node = NodeCounters(
+        at=1.0,
+        capacity_cpu_millis=4000,
+        busy_seconds=10.0,
+        steal_seconds=0.0,
+        capacity_memory_bytes=1,
+        memory_available_bytes=None,
+    )
+    assert effects.without_ballast(node).busy_seconds == 8.0
+    sweep = ThreadSweep(at=1.0, busy_seconds={0: 5.0, 1: 5.0, 2: 5.0})
+    assert effects.threads_without_ballast(sweep).busy_seconds == {0: 3.5, 1: 4.5, 2: 5.0}
+
+
+def test_cycles_per_instruction_go_to_their_pods():
+    seen = Effects(Parts(cpi=lambda: {"uid-ls": 1.25, "uid-x": 9.0})).surround(snapshot())
+    assert [one.cpi for one in seen.pods] == [1.25, None]
+
+
+def test_a_signal_replaces_the_pressure_only_while_it_presses(board):
+    effects = Effects(Parts(drills=board))
+    measured = Pressure(kind="run-delay", value=0.1, window_seconds=0.25)
+    board.start(order)
+    assert effects.pressure(measured) is measured
+    effects.decided(Plan(), snapshot(10.0), None)
+    assert effects.pressure(measured).kind == "drill"
+    assert effects.pressure(None).kind == "drill"
+    assert effects.surround(snapshot()).drill.id == "d1"
+    effects.decided(Plan(), snapshot(15.0), None)
+    assert effects.pressure(measured) is measured
+    assert effects.surround(snapshot()).drill is None
+
+
+def test_a_drill_sees_the_answer_and_its_victims(board):
+    evictor = Told()
+    effects = Effects(Parts(drills=board, evictor=evictor))
+    board.start(order)
+    rung = RungStatus(name="contention", level=1, top=3, since=0.0, reason="drill")
+    effects.decided(Plan(), snapshot(10.0), None)
+    effects.decided(Plan(rungs={"contention": rung}, victims=(victim("d1"),)), snapshot(10.5), 700)
+    drill = board.current()
+    assert (drill.detected_at, drill.throttled_at) == (10.5, 10.5)
+    assert [one.victim.uid for one in drill.victims] == ["uid-be"]
+    effects.carry_out(Plan(victims=(victim("d1"), victim("another"))), snapshot(10.6), GROUPS)
+    assert evictor.wishes[-1][0] == (victim("d1"), victim("another"))
+
+
+def test_a_dry_run_sends_nobody(board):
+    evictor = Told()
+    effects = Effects(Parts(drills=board, evictor=evictor))
+    board.start(lambda new: order(new, dry_run=True))
+    effects.decided(Plan(), snapshot(10.0), None)
+    effects.carry_out(Plan(victims=(victim("d1"), victim())), snapshot(10.1), GROUPS)
+    assert evictor.wishes == [((victim(),), {"uid-ls": group("ls"), "uid-be": group("be")})]
+
+
+def test_a_drill_with_load_burns_what_ls_and_system_leave_and_no_longer(board):
+    load = Told()
+    effects = Effects(Parts(drills=board, load=load))
+    board.start(lambda new: order(new, kind=Kind.LOAD, intensity_percent=50))
+    effects.decided(Plan(), snapshot(10.0), None)
+    effects.decided(Plan(), snapshot(10.1), None)
+    assert load.wishes == [(1400, 5.0)]
+    board.abort("d1", "enough")
+    effects.decided(Plan(), snapshot(10.2), None)
+    assert load.wishes == [(1400, 5.0), "stop"]
+    assert board.current().phase is Phase.ABORTED
+    measured = Pressure(kind="psi", value=0.1, window_seconds=0.25)
+    assert effects.pressure(measured) is measured
+
+
+def test_what_a_drill_burns_is_not_sold_as_need(board):
+    load = Told()
+    effects = Effects(Parts(drills=board, load=load))
+    board.start(lambda new: order(new, kind=Kind.LOAD))
+    effects.decided(Plan(), snapshot(10.0), None)
+    assert effects.for_sample(snapshot(10.0, system=2000)).of(Tier.SYSTEM).cpu_millis is None
+    load.seconds = 1.5
+    assert effects.for_sample(snapshot(11.0, system=2000)).of(Tier.SYSTEM).cpu_millis == 500
+    board.abort("d1", "enough")
+    effects.decided(Plan(), snapshot(11.1), None)
+    load.seconds = 1.6
+    assert effects.for_sample(snapshot(12.0, system=300)).of(Tier.SYSTEM).cpu_millis == 200
+    assert effects.for_sample(snapshot(13.0, system=300)).of(Tier.SYSTEM).cpu_millis == 300
