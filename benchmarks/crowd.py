@@ -20,7 +20,7 @@ from typing import Any, Final
 from slacktide.cluster import NODES, PODS, Client, connect
 from slacktide.cluster.errors import ClusterError
 from slacktide.errors import SlacktideError
-from slacktide.kernel.hierarchy import discover
+from slacktide.kernel.hierarchy import Version, discover
 from slacktide.names import TIER_LABEL
 from slacktide.settings import ClusterSettings
 from standalone.runner.attempts import ContainerId, PodUid
@@ -142,8 +142,18 @@ class Crowd:
         limits = Limits(shares=2 if be else 102)
         self.groups.make_pod(qos, uid, limits)
         self.groups.make_container(qos, uid, ContainerId(container), limits)
-        self._spawn(self.groups.container(qos, uid, ContainerId(container)).dirs, active=number % 5 == 0)
+        directories = self.groups.container(qos, uid, ContainerId(container)).dirs
+        self._spawn([*directories, *self._in_blkio(directories[0])], active=number % 5 == 0)
         self.pods.append((qos, uid, container))
+
+    def _in_blkio(self, like: str) -> list[str]:
+        """The same cgroup under v1's blkio, which the runner does not use; nothing where there is none."""
+        mount = discover().controllers.get("blkio")
+        if mount is None or mount.version is not Version.V1:
+            return []
+        directory = os.path.join(mount.path, like[like.index(self.root) :])
+        os.makedirs(directory, exist_ok=True)
+        return [directory]
 
     def _spawn(self, directories: list[str], *, active: bool) -> None:
         assert self._spawner is not None
@@ -162,8 +172,9 @@ class Crowd:
                 _pause(deadline)
             while not self.groups.remove_pod(PodUid(uid)):
                 _pause(deadline)
-        for tree in self.groups.trees:
-            for path, _, _ in os.walk(os.path.join(tree.mount, self.root), topdown=False):
+        blkio = discover().controllers.get("blkio")
+        for mount in {*(tree.mount for tree in self.groups.trees), *([blkio.path] if blkio else [])}:
+            for path, _, _ in os.walk(os.path.join(mount, self.root), topdown=False):
                 with contextlib.suppress(FileNotFoundError):
                     os.rmdir(path)
 

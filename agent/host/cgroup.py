@@ -185,8 +185,9 @@ class CgroupLister:
 
     def _links(self, group: str) -> int:
         """Link count of a directory, 2 + directories in it; file systems that do not count give 1, a gone one 0."""
+        assert self._mount is not None
         try:
-            return os.stat(self.absolute(group)).st_nlink
+            return os.stat(f"{self._mount.path}/{group}").st_nlink
         except OSError:
             return 0
 

@@ -1,4 +1,5 @@
-"""Everything that is read of one pod's cgroup: use of CPU every turn, the slow rest every few turns.
+"""Everything that is read of one pod's cgroup: use of CPU every turn, the slow rest by turns, what is rarely changed
+more rarely still.
 
 A part of a living group that cannot be read is None. On v1 each controller has a directory of its own; where kubelet
 and runtime follow different drivers, a container lies outside its pod (a stray), and its use is added here.
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from agent.counters import CpuCounters, CpuKnobs, MemoryReading, PodPsi, PodReading, PsiTotals
+from agent.counters import CpuCounters, CpuKnobs, IoReading, MemoryReading, PidsReading, PodPsi, PodReading, PsiTotals
 from agent.host import cpu, psi
 from agent.host.cgroup import ContainerGroup, PodGroup, open_group
 from agent.host.confines import read_cpuset, read_frozen
@@ -19,7 +20,8 @@ from agent.host.fds import FdBudget, GroupFiles
 from agent.host.io import read_io
 from agent.host.memory import read_memory
 from agent.host.pids import read_pids
-from agent.host.usage import read_cpu
+from agent.host.usage import UsageReader
+from agent.snapshot import ContainerSnapshot, throttled_ratio
 from slacktide.errors import Gone, KernelError
 from slacktide.kernel.hierarchy import Hierarchy, Version
 
@@ -27,6 +29,21 @@ T = TypeVar("T")
 
 IO_CONTROLLER: Final = {Version.V1: "blkio", Version.V2: "io"}
 _MAIN: Final = "cpu"
+
+
+NOTHING: Final = 0
+"""What of a pod is to be read anew this turn: a sum of the following."""
+
+MEMORY: Final = 1
+FLOWS: Final = 2
+"""I/O, pressure, the pod's CPU knobs, throttling of its containers."""
+
+STATES: Final = 4
+"""Tasks, cpuset, freezer, and what its containers are held to."""
+
+ALL: Final = MEMORY | FLOWS | STATES
+
+NOTHING_READ: Final = PodReading()
 
 Find = Callable[[str, str], str | None]
 """(controller, relative path) to the directory of a group there; None where it has none."""
@@ -54,15 +71,20 @@ class GroupReader:
         self._main = GroupFiles(os.path.join(main.path, group), inode, budget, clock)
         self._inode = inode
         self._by_mount = {main.path: self._main}
+        self._usage = UsageReader(self._version, clock)
 
     def cpu(self) -> CpuCounters | None:
         """Use and throttling; None when that cannot be read. Raises Gone when the group went away."""
         try:
-            return read_cpu(self._main, self._files("cpuacct"), self._version, self._clock)
+            return self._usage.read(self._main, self._files("cpuacct") if self._version is Version.V1 else None)
         except KernelError:
             if self._main.lives():
                 return None
             raise Gone(self._group, None, "went away while it was read") from None
+
+    def throttling(self) -> CpuCounters | None:
+        """Counters as `cpu` gives them, through no held descriptor. Raises KernelError."""
+        return self._usage.read_cold(self._main, self._files("cpuacct") if self._version is Version.V1 else None)
 
     def memory(self) -> MemoryReading | None:
         """Memory; None where it cannot be read."""
@@ -71,21 +93,43 @@ class GroupReader:
             return None
         return _or_none(lambda: read_memory(files, self._version_of("memory"), self._clock))
 
-    def rest(self, cpu_now: CpuCounters | None, memory: MemoryReading | None) -> PodReading:
-        """The whole reading, given what was read already. Raises Gone when the group went away."""
-        io_name = IO_CONTROLLER[self._version]
-        io_files, pids, freezer, cpuset = (self._files(name) for name in (io_name, "pids", "freezer", "cpuset"))
-        pressure = self._main if self._version is Version.V2 else self._files("cpuacct")
-        return PodReading(
-            cpu=cpu_now,
-            memory=memory,
-            knobs=self._knobs(),
-            io=_or_none(lambda: read_io(io_files, self._version_of(io_name), self._clock)) if io_files else None,
-            pids=_or_none(lambda: read_pids(pids)) if pids else None,
-            psi=self._psi(pressure) if pressure else None,
-            cpuset=_or_none(lambda: read_cpuset(cpuset, self._version_of("cpuset"))) if cpuset else None,
-            frozen=_or_none(lambda: read_frozen(freezer, self._version_of("freezer"))) if freezer else None,
-        )
+    def knobs(self) -> CpuKnobs | None:
+        """CPU knobs as the kernel holds them; None where they cannot be read. Raises Gone."""
+        descriptor = open_group(self._main.path, self._inode)
+        try:
+            return cpu.read_knobs(descriptor, self._version)
+        except Gone:
+            raise
+        except KernelError:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def io(self) -> IoReading | None:
+        """Block I/O; None where it is not counted."""
+        name = IO_CONTROLLER[self._version]
+        files = self._files(name)
+        return _or_none(lambda: read_io(files, self._version_of(name), self._clock)) if files else None
+
+    def psi(self) -> PodPsi | None:
+        """Pressure; None where there is none."""
+        files = self._main if self._version is Version.V2 else self._files("cpuacct")
+        return _or_none(lambda: psi.read_group(files, self._clock)) if files else None
+
+    def pids(self) -> PidsReading | None:
+        """Tasks; None where they are not counted."""
+        files = self._files("pids")
+        return _or_none(lambda: read_pids(files)) if files else None
+
+    def cpuset(self) -> str | None:
+        """CPUs that it may use; None where no cpuset says."""
+        files = self._files("cpuset")
+        return _or_none(lambda: read_cpuset(files, self._version_of("cpuset"))) if files else None
+
+    def frozen(self) -> bool | None:
+        """What the freezer says; None where there is none."""
+        files = self._files("freezer")
+        return _or_none(lambda: read_frozen(files, self._version_of("freezer"))) if files else None
 
     def cpu_psi(self) -> PsiTotals | None:
         """CPU pressure for the beat, through a held descriptor; None where there is none."""
@@ -98,20 +142,6 @@ class GroupReader:
         """Close what is held."""
         for files in self._by_mount.values():
             files.release()
-
-    def _psi(self, files: GroupFiles) -> PodPsi | None:
-        return _or_none(lambda: psi.read_group(files, self._clock))
-
-    def _knobs(self) -> CpuKnobs | None:
-        descriptor = open_group(self._main.path, self._inode)
-        try:
-            return cpu.read_knobs(descriptor, self._version)
-        except Gone:
-            raise
-        except KernelError:
-            return None
-        finally:
-            os.close(descriptor)
 
     def _version_of(self, controller: str) -> Version:
         return self._hierarchy.controllers[controller].version
@@ -130,6 +160,43 @@ class GroupReader:
         return files
 
 
+class ContainerReader:
+    """Reads what policies want to know of one container. `files` are those of its cgroup.
+
+    Throttling is only looked at where there is a quota, as of the last two looks; a container that went away keeps
+    what was last known until it is not listed any more.
+    """
+
+    def __init__(self, files: GroupReader) -> None:
+        self.files = files
+        self._knobs: CpuKnobs | None = None
+        self._cpuset: str | None = None
+        self._now: CpuCounters | None = None
+        self._before: CpuCounters | None = None
+
+    def read(self, *, states: bool) -> None:
+        """Look at it anew; `states` is what it is held to."""
+        if states:
+            self._knobs = _or_none(self.files.knobs)
+            self._cpuset = self.files.cpuset()
+        if self._knobs is not None and self._knobs.quota_us is not None:
+            self._before, self._now = self._now, _or_none(self.files.throttling)
+
+    def snapshot(self, container: ContainerGroup) -> ContainerSnapshot:
+        """What is known of it, without its name."""
+        return ContainerSnapshot(
+            group=container.group,
+            id=container.id,
+            knobs=self._knobs,
+            cpuset=self._cpuset,
+            throttled_ratio=throttled_ratio(self._before, self._now) if self._now is not None else None,
+        )
+
+    def release(self) -> None:
+        """Close what is held."""
+        self.files.release()
+
+
 class PodFiles:
     """Reads one pod. `slow` is what the last full look found, `earlier` the one before it."""
 
@@ -139,35 +206,78 @@ class PodFiles:
         self.earlier: PodReading | None = None
         self._make = make
         self._own = make(pod.group, pod.inode)
-        self._strays: dict[ContainerGroup, GroupReader] = {}
+        self._containers: dict[ContainerGroup, ContainerReader] = {}
+        self._strays: tuple[GroupReader, ...] = ()
         self.follow(pod)
 
     def follow(self, pod: PodGroup) -> None:
         """The pod as it is listed now."""
         self.pod = pod
-        outside = [one for one in pod.containers if not one.group.startswith(f"{pod.group}/")]
-        for gone in self._strays.keys() - set(outside):
-            self._strays.pop(gone).release()
-        for new in outside:
-            if new not in self._strays:
-                self._strays[new] = self._make(new.group, new.inode)
+        for gone in self._containers.keys() - set(pod.containers):
+            self._containers.pop(gone).release()
+        for new in pod.containers:
+            if new not in self._containers:
+                self._containers[new] = ContainerReader(self._make(new.group, new.inode))
+        self._strays = tuple(
+            reader.files
+            for container, reader in self._containers.items()
+            if not container.group.startswith(f"{pod.group}/")
+        )
 
-    def read(self, *, full: bool, memory: bool) -> PodReading:
-        """Use of CPU now, and the rest as it was last read; `full` reads all anew, `memory` that part.
+    def containers(self) -> tuple[ContainerSnapshot, ...]:
+        """Its containers as last looked at, in the order of the listing."""
+        return tuple(self._containers[one].snapshot(one) for one in self.pod.containers)
+
+    def read(self, due: int) -> PodReading:
+        """Use of CPU now, and the rest as it was last read; what is due is read anew.
 
         Raises Gone when the pod's group went away, and KernelError when it cannot be looked at.
         """
-        used = self._cpu()
-        if full or self.slow is None:
-            reading = self._own.rest(used, self._memory())
-            self.earlier, self.slow = self.slow, reading
-            return reading
-        if memory:
-            now = self._memory()
-            if now is not None:
-                self.earlier = replace(self.earlier or self.slow, memory=self.slow.memory)
-                self.slow = replace(self.slow, memory=now)
-        return replace(self.slow, cpu=used)
+        used, slow = self._cpu(), self.slow
+        if slow is None:
+            due = ALL
+        if due == NOTHING:
+            assert slow is not None
+            return PodReading(
+                cpu=used,
+                memory=slow.memory,
+                knobs=slow.knobs,
+                io=slow.io,
+                pids=slow.pids,
+                psi=slow.psi,
+                cpuset=slow.cpuset,
+                frozen=slow.frozen,
+            )
+        reading = self._anew(used, slow or NOTHING_READ, due)
+        self.earlier, self.slow = self._before(due), reading
+        return reading
+
+    def _anew(self, used: CpuCounters | None, slow: PodReading, due: int) -> PodReading:
+        own = self._own
+        if due & (FLOWS | STATES):
+            for container in self._containers.values():
+                container.read(states=bool(due & STATES))
+        return PodReading(
+            cpu=used,
+            memory=self._memory() if due & MEMORY else slow.memory,
+            knobs=own.knobs() if due & FLOWS else slow.knobs,
+            io=own.io() if due & FLOWS else slow.io,
+            psi=own.psi() if due & FLOWS else slow.psi,
+            pids=own.pids() if due & STATES else slow.pids,
+            cpuset=own.cpuset() if due & STATES else slow.cpuset,
+            frozen=own.frozen() if due & STATES else slow.frozen,
+        )
+
+    def _before(self, due: int) -> PodReading | None:
+        """The reading before the present one, part by part."""
+        slow, earlier = self.slow, self.earlier or NOTHING_READ
+        if slow is None:
+            return None
+        return PodReading(
+            memory=slow.memory if due & MEMORY else earlier.memory,
+            io=slow.io if due & FLOWS else earlier.io,
+            psi=slow.psi if due & FLOWS else earlier.psi,
+        )
 
     def cpu_psi(self) -> PsiTotals | None:
         """CPU pressure for the beat."""
@@ -176,21 +286,21 @@ class PodFiles:
     def release(self) -> None:
         """Close what is held."""
         self._own.release()
-        for stray in self._strays.values():
-            stray.release()
+        for container in self._containers.values():
+            container.release()
 
     def _cpu(self) -> CpuCounters | None:
         own = self._own.cpu()
         if not self._strays or own is None:
             return own
-        parts = [part for stray in self._strays.values() if (part := _or_none(stray.cpu)) is not None]
+        parts = [part for stray in self._strays if (part := _or_none(stray.cpu)) is not None]
         return replace(own, usage_ns=own.usage_ns + sum(part.usage_ns for part in parts))
 
     def _memory(self) -> MemoryReading | None:
         own = self._own.memory()
         if not self._strays or own is None:
             return own
-        parts = [part for stray in self._strays.values() if (part := stray.memory()) is not None]
+        parts = [part for stray in self._strays if (part := stray.memory()) is not None]
         return replace(own, working_set_bytes=own.working_set_bytes + sum(part.working_set_bytes for part in parts))
 
 

@@ -1,9 +1,10 @@
 """One sweep over the node: every pod cgroup's counters and the node totals, as plain values.
 
 A group that vanishes while it is read is counted and left out. A part of a living group that cannot be read is
-None. Nothing is caught beyond kernel errors. Use of CPU is read every turn, the rest (memory, I/O, pressure, tasks,
-knobs, cpuset) every `slow_turns`, the pods in turn, and at once for a pod that is new; memory every turn where the
-node has little left.
+None. Nothing is caught beyond kernel errors. Use of CPU is read every turn; memory, I/O, pressure and knobs every
+`slow_turns`, some pods each turn, and tasks, cpuset and freezer each third time of these; everything of a pod that is
+new; and memory every turn where the node has little left. Groups are listed when something came or went, as far as
+that is told (`changed`), and every few turns in any case.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ from agent.counters import NodeCounters, PodReading, PsiTotals
 from agent.host import psi
 from agent.host.cgroup import CgroupLister, PodGroup, threads_of
 from agent.host.fds import FdBudget
-from agent.host.podfiles import GroupReader, PodFiles
+from agent.host.podfiles import ALL, FLOWS, MEMORY, NOTHING, GroupReader, PodFiles
 from agent.host.proc import Proc
-from agent.snapshot import ContainerSnapshot, Found, Key, Sweep
+from agent.snapshot import Found, Key, Sweep
 from slacktide.errors import Gone, KernelError
 from slacktide.kernel.hierarchy import Hierarchy, Version
 from slacktide.kernel.kubepods import container_id, pod_uid
 
 SLOW_TURNS: Final = 5
+STATE_ROUNDS: Final = 3
+"""Tasks, cpuset and freezer are read each so many times that the rest is."""
+
+LIST_TURNS: Final = 10
+"""Groups are listed after so many turns although nothing is said to have changed."""
+
 LOW_MEMORY_RATIO: Final = 0.15
 _ELSEWHERE_SECONDS: Final = 30.0
 
@@ -33,7 +40,8 @@ _ELSEWHERE_SECONDS: Final = 30.0
 class HostReader:
     """Reads pods through `lister` and the node through `proc`. `clock` is monotonic seconds. One thread uses it.
 
-    `budget` bounds the descriptors that it holds. `counters`: vanished.
+    `budget` bounds the descriptors that it holds. `changed` tells whether pods or containers may have come or gone
+    since it was last asked.
     """
 
     def __init__(
@@ -45,6 +53,7 @@ class HostReader:
         *,
         budget: FdBudget | None = None,
         slow_turns: int = SLOW_TURNS,
+        changed: Callable[[], bool] = lambda: True,
     ) -> None:
         self._hierarchy = hierarchy
         self._lister = lister
@@ -52,6 +61,8 @@ class HostReader:
         self._clock = clock
         self.budget = budget or FdBudget(clock=time.monotonic)
         self._slow_turns = slow_turns
+        self._changed = changed
+        self._listed_turn: int | None = None
         self._psi = psi.NodePsi(proc.root, clock)
         self._elsewhere = Elsewhere(hierarchy, lister.root, clock)
         self._pods: dict[Key, PodFiles] = {}
@@ -65,9 +76,9 @@ class HostReader:
         at = self._clock()
         self._turn += 1
         self.budget.check()
-        groups = self._lister.pods()
+        groups = self._groups()
         node = self._node()
-        hurry = _memory_is_low(node)
+        least = MEMORY if _memory_is_low(node) else NOTHING
         found: list[Found] = []
         readings: dict[Key, PodReading] = {}
         earlier: dict[Key, PodReading] = {}
@@ -77,12 +88,13 @@ class HostReader:
             key = (group.group, group.inode)
             if key in half_made:
                 continue
+            due, files = self._due(number) | least, None
             try:
                 files = self._files(key, group)
-                full = (number + self._turn) % self._slow_turns == 0
-                readings[key] = files.read(full=full, memory=hurry)
+                readings[key] = files.read(due)
             except Gone:
                 vanished += 1
+                self._listed_turn = None
                 self._drop(key)
                 continue
             except KernelError:
@@ -90,7 +102,7 @@ class HostReader:
             else:
                 if files.earlier is not None:
                     earlier[key] = files.earlier
-            found.append(self._found_of(key, group))
+            found.append(self._found_of(key, group, files, due))
         self._forget_others(groups)
         self.last_groups = groups
         return Sweep(
@@ -102,6 +114,22 @@ class HostReader:
             slow_turns=self._slow_turns,
             vanished=vanished,
         )
+
+    def _groups(self) -> tuple[PodGroup, ...]:
+        """The groups there are now. A group that went away since it was listed brings a new listing next turn."""
+        changed, listed = self._changed(), self._listed_turn
+        if changed or listed is None or self._turn - listed >= LIST_TURNS:
+            groups = self._lister.pods()
+            self._listed_turn = self._turn
+            return groups
+        return self.last_groups
+
+    def _due(self, number: int) -> int:
+        """What is read of the pod of this number in the listing: a part of the pods each turn."""
+        round_, rest = divmod(number + self._turn, self._slow_turns)
+        if rest:
+            return NOTHING
+        return ALL if round_ % STATE_ROUNDS == 0 else MEMORY | FLOWS
 
     def threads(self, groups: Sequence[PodGroup]) -> list[int]:
         """Ids of all threads in these pods."""
@@ -135,12 +163,12 @@ class HostReader:
     def _make(self, group: str, inode: int) -> GroupReader:
         return GroupReader(self._hierarchy, group, inode, self._elsewhere.find, self.budget, self._clock)
 
-    def _found_of(self, key: Key, group: PodGroup) -> Found:
-        """The listing's entry, the same object as long as the group's is."""
+    def _found_of(self, key: Key, group: PodGroup, files: PodFiles | None, due: int) -> Found:
+        """The listing's entry, the same object as long as nothing was looked at anew."""
         known = self._found.get(key)
-        if known is not None and known[0] is group:
+        if known is not None and known[0] is group and due & ~MEMORY == NOTHING:
             return known[1]
-        containers = tuple(ContainerSnapshot(group=one.group, id=one.id) for one in group.containers)
+        containers = () if files is None else files.containers()
         made = Found(group=group.group, inode=group.inode, uid=group.uid, containers=containers)
         self._found[key] = (group, made)
         return made

@@ -14,23 +14,45 @@ from agent.host.parse import flat, number
 from slacktide.kernel.hierarchy import Version
 
 
-def read_cpu(
-    files: GroupFiles, acct: GroupFiles | None, version: Version, clock: Callable[[], float]
-) -> CpuCounters | None:
-    """Usage, throttling and bursts. `acct` is the group under the cpuacct controller (v1 only).
+class UsageReader:
+    """Reads one group. A text that did not change (a v1 group without a quota) is not judged anew."""
 
-    None when usage cannot be read though the group exists. Raises KernelError; Gone when the group does not exist.
-    """
-    if version is Version.V1 and acct is None:
-        return None
-    at = clock()
-    if version is Version.V2:
-        stat = flat(files.hot("cpu.stat"))
-        usage = stat.get("usage_usec")
-        return None if usage is None else _counters(at, usage * 1000, stat, "throttled_usec", "burst_usec", 1000)
-    assert acct is not None
-    usage = number(acct.hot("cpuacct.usage"), "cpuacct.usage")
-    return _counters(at, usage, flat(files.hot("cpu.stat")), "throttled_time", "burst_time", 1)
+    __slots__ = ("_clock", "_stat", "_text", "_version")
+
+    def __init__(self, version: Version, clock: Callable[[], float]) -> None:
+        self._version = version
+        self._clock = clock
+        self._text: bytes | None = None
+        self._stat: dict[str, int] = {}
+
+    def read(self, files: GroupFiles, acct: GroupFiles | None) -> CpuCounters | None:
+        """Usage, throttling and bursts. `acct` is the group under the cpuacct controller (v1 only).
+
+        None when usage cannot be read though the group exists. Raises KernelError; Gone when the group does not exist.
+        """
+        at = self._clock()
+        usage = None if acct is None or self._version is Version.V2 else acct.hot("cpuacct.usage")
+        return self._of(at, files.hot("cpu.stat"), usage)
+
+    def read_cold(self, files: GroupFiles, acct: GroupFiles | None) -> CpuCounters | None:
+        """The same for a group that is seldom read: its files are opened for it."""
+        at = self._clock()
+        usage = None if acct is None or self._version is Version.V2 else acct.cold("cpuacct.usage")
+        return self._of(at, files.cold("cpu.stat"), usage)
+
+    def _of(self, at: float, text: bytes, usage: bytes | None) -> CpuCounters | None:
+        stat = self._judged(text)
+        if self._version is Version.V2:
+            micros = stat.get("usage_usec")
+            return None if micros is None else _counters(at, micros * 1000, stat, "throttled_usec", "burst_usec", 1000)
+        if usage is None:
+            return None
+        return _counters(at, number(usage, "cpuacct.usage"), stat, "throttled_time", "burst_time", 1)
+
+    def _judged(self, text: bytes) -> dict[str, int]:
+        if text != self._text:
+            self._text, self._stat = text, flat(text)
+        return self._stat
 
 
 def _counters(at: float, usage_ns: int, stat: dict[str, int], throttled: str, burst: str, unit_ns: int) -> CpuCounters:

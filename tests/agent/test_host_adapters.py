@@ -14,7 +14,7 @@ from agent.host.probe import probe
 from agent.host.proc import Proc
 from agent.host.reader import HostReader
 from agent.host.schedstat import RunDelayReader
-from agent.host.usage import read_cpu
+from agent.host.usage import UsageReader
 from slacktide.errors import Gone, NotPermitted, Refused, Unsupported
 from slacktide.kernel.hierarchy import Hierarchy, Version
 from tests.agent.trees import CID, CID2, UID_BE, UID_LS, KernelWriter, Tree, proc_tree
@@ -107,7 +107,7 @@ def test_cpu_counters_are_nanoseconds_on_both_versions(tmp_path, version, stat, 
     budget = FdBudget(limit=1000)
     files, acct = (GroupFiles(str(tree.path("g", "", name)), None, budget) for name in ("cpu", "cpuacct"))
     try:
-        read = read_cpu(files, acct, version, lambda: 1.0)
+        read = UsageReader(version, lambda: 1.0).read(files, acct)
     finally:
         files.release()
         acct.release()
