@@ -23,6 +23,7 @@ from agent.policy.rung import RungStatus
 from agent.pressure import Pressure, Shortage
 from agent.rates import MAX_GAP_PERIODS as MAX_GAP_PERIODS
 from agent.rates import NO_STALLS, Stalls, gap, io_rate, memory_high_rate, stalls
+from agent.reclaim import ReclaimView
 from agent.resctrl import RdtReading
 from agent.threads import ThreadSweep
 from agent.topology import Topology
@@ -137,7 +138,7 @@ class NodeSnapshot:
     `vanished` pods that went away while they were read. `threads` are those of BE pods; None where nothing was looked
     at. `ladder` is where each rung stood after the last decision. `node_psi_memory` is the share of the turn in which
     some task of the node waited for memory. `drill` is the drill that presses LS now. `shortage` is what
-    `agent.policy.shortage` makes of this picture, None where nobody judged it.
+    `agent.policy.shortage` makes of this picture, None where nobody judged it. `disks` are whole disks as MAJ:MIN.
     """
 
     at: float
@@ -165,6 +166,8 @@ class NodeSnapshot:
     swap_free_ratio: float | None = None
     drill: DrillOrder | None = None
     shortage: Shortage | None = None
+    reclaimer: ReclaimView | None = None
+    disks: tuple[str, ...] | None = None
 
     def of(self, tier: Tier) -> Usage:
         """Usage of a tier; unknown parts are None."""

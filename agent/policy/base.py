@@ -35,11 +35,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaim:
-    """Ask the kernel to take `bytes` back from a BE pod (memory.reclaim): an act, not a state."""
+    """Ask the kernel to take `bytes` back from a BE pod (memory.reclaim): an act, not a state.
+
+    `at` is when it was decided, monotonic seconds: the same ask in later plans is the same act.
+    """
 
     group: str
     bytes: int
     reason: str
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
