@@ -80,10 +80,12 @@ class Hardware:
 
     def advance(self, now: float, tasks: Tasks, owners: Mapping[int, Label], labels: Iterable[Label]) -> None:
         """Let the time since the last call pass. `owners`: the group of each CPU; `labels`: groups that exist."""
+        if self._last is not None and now <= self._last:
+            return
         busy = self._cpu_seconds(tasks, owners)
         seconds = 0.0 if self._last is None else now - self._last
         self._last = now
-        if seconds <= 0:
+        if seconds == 0:
             return
         for domain in self.domains:
             demands = {label: self._demand(label, domain, busy, seconds) for label in labels}
@@ -102,7 +104,7 @@ class Hardware:
             if task is None:
                 continue
             used[tid] = task.cpu_seconds
-            delta = max(0.0, task.cpu_seconds - self._used.get(tid, task.cpu_seconds))
+            delta = max(0.0, task.cpu_seconds - self._used.get(tid, tasks.joined_at(tid)))
             rest[task.cpu] = rest.get(task.cpu, 0.0) - delta
             self._add(spent, label, task.cpu, delta)
         self._used = used

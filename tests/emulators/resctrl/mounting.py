@@ -68,7 +68,7 @@ class Handle:
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
-        os.makedirs(self.path)
+        os.makedirs(self.path, exist_ok=True)
         self.mount()
 
     @property

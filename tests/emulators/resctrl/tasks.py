@@ -23,6 +23,8 @@ ROOT = Label(0, 0)
 class _Member:
     label: Label
     start: int
+    joined_at: float
+    """CPU seconds that it had used when it joined."""
 
 
 class Tasks:
@@ -38,12 +40,16 @@ class Tasks:
         member = self._members.get(tid)
         return member.label if member else ROOT
 
+    def joined_at(self, tid: int) -> float:
+        """CPU seconds that a thread outside the default group had used when it came there."""
+        return self._members[tid].joined_at
+
     def put(self, tid: int, label: Label) -> None:
         """Move a thread."""
         task = self.host.task(tid)
         self._members.pop(tid, None)
         if task is not None and label != ROOT:
-            self._members[tid] = _Member(label, task.start)
+            self._members[tid] = _Member(label, task.start, task.cpu_seconds)
 
     def refresh(self, always: bool = True) -> None:
         """Give new threads the label of what made them, and forget those that ended or whose id is another's now.
@@ -77,7 +83,7 @@ class Tasks:
         for child in reversed(line):
             label = self.label(child.parent)
             if label != ROOT:
-                self._members[child.tid] = _Member(label, child.start)
+                self._members[child.tid] = _Member(label, child.start, 0.0)
 
     def relabel(self, old: Group, new: Label) -> None:
         """All threads of a group get another label."""
