@@ -20,7 +20,7 @@ from agent.host.cgroup import PodGroup
 from agent.policy.base import Plan, Reclaim
 from agent.pressure import Pressure
 from agent.resctrl import RdtReading, Schemata
-from agent.snapshot import NodeSnapshot
+from agent.snapshot import NodeSnapshot, PodIdentity
 from agent.threads import Mask, ThreadSweep
 from agent.topology import Topology
 from slacktide.status import Usage
@@ -40,8 +40,8 @@ class Rdt(Protocol):
 class Evictor(Protocol):
     """Makes pods give way."""
 
-    def want(self, victims: Sequence[Victim], pods: Mapping[str, PodGroup]) -> None:
-        """Those that shall go, in this order; `pods` are all groups by UID."""
+    def want(self, victims: tuple[Victim, ...], pods: Mapping[str, PodIdentity], view: EvictorView | None) -> None:
+        """Those that shall go, in this order, as decided with `view` at hand; `pods` are all of the node by UID."""
 
     def view(self) -> EvictorView:
         """What was done."""
@@ -154,8 +154,22 @@ class Effects:
         tiers = {**snapshot.tiers, Tier.SYSTEM: Usage(cpu_millis=use, memory_bytes=system.memory_bytes)}
         return replace(snapshot, tiers=tiers)
 
-    def carry_out(self, plan: Plan, snapshot: NodeSnapshot, groups: Mapping[str, PodGroup]) -> None:
-        """Leave each part what the plan wants of it. `groups` are all pods that API and kernel agree on, by path."""
+    @property
+    def drilling(self) -> bool:
+        """Whether a drill runs."""
+        return self._drill() is not None
+
+    def carry_out(
+        self,
+        plan: Plan,
+        snapshot: NodeSnapshot,
+        groups: Mapping[str, PodGroup],
+        identities: Mapping[str, PodIdentity],
+    ) -> None:
+        """Leave each part what the plan wants of it.
+
+        `groups` are the pods that API and kernel agree on, by path; `identities` all that the API has, by UID.
+        """
         parts = self._parts
         be = [groups[pod.group] for pod in snapshot.pods_of(Tier.BE) if pod.group in groups]
         if parts.rdt is not None:
@@ -165,7 +179,7 @@ class Effects:
         if parts.ballast is not None and plan.ballast is not None:
             parts.ballast.want(plan.ballast)
         if parts.evictor is not None:
-            parts.evictor.want(for_real(plan.victims, self._drill()), {group.uid: group for group in groups.values()})
+            parts.evictor.want(for_real(plan.victims, self._drill()), identities, snapshot.evictor)
 
     def decided(self, plan: Plan, snapshot: NodeSnapshot, be_limit_millis: int | None) -> None:
         """After each decision and what came of it: a drill sees how the node answers, and its load follows it.

@@ -21,11 +21,14 @@ from agent.act.executor import Executor, Outcome, PlanError
 from agent.arrival import Newcomer, Newcomers, Watch, changed_pods, joined, part_of
 from agent.beat import Beat, Reading
 from agent.counters import NodeCounters
+from agent.effects import Effects
 from agent.host.cgroup import PodGroup
 from agent.host.wake import Waker
 from agent.pods import PodBook
 from agent.policy.base import Context, Desired, Plan, Policy, arbitrate
+from agent.policy.rung import RungStatus
 from agent.policy.shortage import NOTHING_LEARNED, CpiBaselines, learned, shortage
+from agent.sentence import sentence
 from agent.settings import AgentSettings
 from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
 from agent.threads import MaskPlan, ThreadKey, ThreadSweep
@@ -110,6 +113,7 @@ class Loop:
         on_arrival: Callable[[float], None] = lambda _seconds: None,
         threads: Threads | None = None,
         watch: Watch | None = None,
+        effects: Effects | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -125,6 +129,7 @@ class Loop:
         self._on_arrival = on_arrival
         self._threads = threads
         self._watch = watch
+        self._effects = effects or Effects()
         self._newcomers = Newcomers()
         self._late: dict[str, PodGroup] = {}
         self._rest_until = clock()
@@ -230,6 +235,8 @@ class Loop:
             self.counters["cuts"] += 1
             self._apply(plan)
             _LOG.info("cut", be_limit_millis=plan.be_limit_millis, reason=plan.be_limit_reason)
+        if self._effects.drilling:
+            self._effects.decided(self._plan(), urgent, after)
 
     def turn(self) -> None:
         """One full look at the node, and what follows from it."""
@@ -241,9 +248,11 @@ class Loop:
         except KernelError as error:
             self._finish(begin, self._blind(begin), Plan(), f"cgroups cannot be listed: {error}")
             return
+        sweep = replace(sweep, node=self._effects.without_ballast(sweep.node))
         identities = self._pods.refresh(group.uid for group in sweep.groups)
         primed, self._sweep, before = self._sweep is not None, sweep, self._sweep
         snapshot = self._with_threads(self._with_reading(self._picture(before, sweep, identities)))
+        snapshot = replace(self._effects.surround(snapshot), wall=self._wall(), ladder=self._ladder())
         self._snapshot, self._identities = snapshot, identities
         self._late.clear()
         if self._watch is not None:
@@ -258,6 +267,8 @@ class Loop:
             plan = self._plan()
             self._apply(plan)
             self._place(plan)
+            self._effects.carry_out(plan, snapshot, self._agreed(), identities)
+            self._effects.decided(plan, snapshot, plan.be_limit_millis)
         self._finish(begin, snapshot, plan, held)
         if self._pods.synced:
             self._collect(snapshot, plan)
@@ -350,7 +361,7 @@ class Loop:
         memory = reading.memory_available_bytes
         return replace(
             snapshot,
-            pressure=reading.pressure,
+            pressure=self._effects.pressure(reading.pressure),
             node_busy_ratio=snapshot.node_busy_ratio if reading.node_busy_ratio is None else reading.node_busy_ratio,
             memory_available_bytes=snapshot.memory_available_bytes if memory is None else memory,
             **more,
@@ -361,6 +372,7 @@ class Loop:
         if self._threads is None or not self._pods.synced:
             return snapshot
         threads = self._threads.sweep(self._groups_of(snapshot, Tier.BE), self._settings().spread.max_threads)
+        threads = self._effects.threads_without_ballast(threads)
         refused, self._refused = self._refused, frozenset()
         return replace(snapshot, threads=replace(threads, refused=refused))
 
@@ -392,14 +404,22 @@ class Loop:
             (policy.name, self._desired[policy.name]) for policy in self._policies if policy.name in self._desired
         )
 
+    def _ladder(self) -> Mapping[str, RungStatus]:
+        """Where each rung stands after the last decision."""
+        return {desired.rung.name: desired.rung for desired in self._desired.values() if desired.rung is not None}
+
     def _limit(self) -> int | None:
         """The strictest limit on BE that any policy wants now."""
         limits = [desired.be_limit_millis for desired in self._desired.values() if desired.be_limit_millis is not None]
         return min(limits, default=None)
 
+    @property
+    def _observes(self) -> bool:
+        return self._settings().observe_only or self._context.capabilities.observe_only
+
     def _apply(self, plan: Plan, only: Collection[str] | None = None) -> None:
         """Carry out what the plan wants of cgroups, or of these pods and their containers alone."""
-        if not self._settings().observe_only and not self._context.capabilities.observe_only:
+        if not self._observes:
             wanted = plan if only is None else part_of(plan, only)
             act = partial(self._executor.apply, whole=only is None)
             self._log_problems(self._carry_out(act, wanted, only))
@@ -415,10 +435,8 @@ class Loop:
     def _carry_out(self, act: _Act[P], plan: P, only: Collection[str] | None = None) -> Outcome:
         """Do it on the pods that API and kernel agree on, or on those of them that are named."""
         assert self._snapshot is not None
-        by_group = {group.group: group for group in self._host.last_groups} | self._late
         identities = {pod.group: pod.identity for pod in self._snapshot.pods}
-        named = identities.keys() if only is None else identities.keys() & only
-        groups = {group: by_group[group] for group in identities if group in named and group in by_group}
+        groups = {group: pod for group, pod in self._agreed().items() if only is None or group in only}
         try:
             return act(plan, groups, identities)
         except PlanError as error:
@@ -426,12 +444,19 @@ class Loop:
             refused = frozenset(wish.key for wish in plan.wishes) if isinstance(plan, MaskPlan) else frozenset()
             return Outcome(problems=(f"plan refused as a whole: {error}",), refused=refused)
 
+    def _agreed(self) -> dict[str, PodGroup]:
+        """Cgroups of the pods that API and kernel agree on, by path."""
+        assert self._snapshot is not None
+        by_group = {group.group: group for group in self._host.last_groups} | self._late
+        return {pod.group: by_group[pod.group] for pod in self._snapshot.pods if pod.group in by_group}
+
     def _log_problems(self, outcome: Outcome) -> None:
         for problem in outcome.problems:
             _LOG.warning("executor", problem=problem)
 
     def _collect(self, snapshot: NodeSnapshot, plan: Plan) -> None:
-        sample = self._window.add(snapshot, self._identities.values(), self._wall(), plan.be_limit_millis)
+        seen = self._effects.for_sample(snapshot)
+        sample = self._window.add(seen, self._identities.values(), self._wall(), plan.be_limit_millis, plan.closed)
         if sample is not None:
             self._on_sample(sample)
 
@@ -443,9 +468,16 @@ class Loop:
             snapshot=snapshot,
             plan=plan,
             held=held,
-            line=sentence(snapshot, plan, held, observe_only=self._context.capabilities.observe_only),
+            line=sentence(snapshot, plan, held, observe_only=self._observes),
         )
-        gist = (held, plan.be_limit_millis, tuple((pod.identity.uid, pod.tier) for pod in snapshot.pods))
+        levels = tuple((rung.name, rung.level) for rung in plan.rungs.values())
+        gist = (
+            held,
+            plan.be_limit_millis,
+            levels,
+            plan.closed,
+            tuple((pod.identity.uid, pod.tier) for pod in snapshot.pods),
+        )
         log = _LOG.debug if gist == self._gist else _LOG.info
         log("turn", line=turn.line, seconds=round(turn.seconds, 4))
         self._gist = gist
@@ -457,24 +489,3 @@ def _capacity(node: NodeCounters | None) -> Usage:
     if node is None:
         return Usage()
     return Usage(cpu_millis=node.capacity_cpu_millis, memory_bytes=node.capacity_memory_bytes)
-
-
-def sentence(snapshot: NodeSnapshot, plan: Plan, held: str, *, observe_only: bool) -> str:
-    """The status line: what is seen and what is done about it."""
-    parts = [f"{tier.value} {_millis(snapshot.of(tier).cpu_millis)}" for tier in Tier]
-    counts = f"{len(snapshot.pods_of(Tier.LS))} LS and {len(snapshot.pods_of(Tier.BE))} BE pods"
-    seen = f"{counts}; CPU {', '.join(parts)} of {_millis(snapshot.capacity.cpu_millis)}"
-    pressure = snapshot.pressure
-    waits = "LS pressure unknown" if pressure is None else f"LS pressure {pressure.value:.2f} ({pressure.kind})"
-    if held:
-        return f"{seen}; {waits}; {held}"
-    limit = plan.be_limit_millis
-    does = "BE has no limit" if limit is None else f"BE is limited to {limit}m: {plan.be_limit_reason}"
-    spread = plan.reasons.get("spread")
-    does = f"{does}; {spread}" if spread else does
-    note = " (observe only: nothing is written)" if observe_only else ""
-    return f"{seen}; {waits}; {does}{note}"
-
-
-def _millis(value: int | None) -> str:
-    return "unknown" if value is None else f"{value}m"

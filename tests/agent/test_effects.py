@@ -72,6 +72,9 @@ def snapshot(at=10.0, system=200):
 GROUPS = {f"kubepods/pod{name}": group(name) for name in ("ls", "be")}
 
 
+IDENTITIES = {one.identity.uid: one.identity for one in snapshot().pods}
+
+
 def order(drill_id, **changed):
     values = {
         "kind": Kind.SIGNAL,
@@ -102,22 +105,22 @@ def test_each_part_is_left_its_wish_and_be_pods_alone():
     effects = Effects(Parts(rdt=rdt, reclaimer=reclaimer, evictor=evictor, ballast=ballast))
     schemata, reclaims = Schemata(values={"L3": {0: 1}}), (Reclaim(group="kubepods/podbe", bytes=1, reason="r"),)
     plan = Plan(schemata=schemata, reclaims=reclaims, ballast=frozenset({1}), victims=(victim(),))
-    effects.carry_out(plan, snapshot(), GROUPS)
+    effects.carry_out(plan, snapshot(), GROUPS, IDENTITIES)
     assert rdt.wishes == [(schemata, [group("be")])]
     assert reclaimer.wishes == [(reclaims, [group("be")])]
     assert ballast.wishes == [(frozenset({1}),)]
-    assert evictor.wishes == [((victim(),), {"uid-ls": group("ls"), "uid-be": group("be")})]
+    assert evictor.wishes == [((victim(),), IDENTITIES, None)]
 
 
 def test_a_policy_without_a_say_leaves_ballast_as_it_is():
     ballast = Ballast()
-    Effects(Parts(ballast=ballast)).carry_out(Plan(), snapshot(), GROUPS)
+    Effects(Parts(ballast=ballast)).carry_out(Plan(), snapshot(), GROUPS, IDENTITIES)
     assert ballast.wishes == []
 
 
 def test_a_node_that_has_nothing_is_fine():
     effects = Effects()
-    effects.carry_out(Plan(victims=(victim(),)), snapshot(), GROUPS)
+    effects.carry_out(Plan(victims=(victim(),)), snapshot(), GROUPS, IDENTITIES)
     effects.decided(Plan(), snapshot(), None)
     assert effects.surround(snapshot()).evictor is None
     assert effects.without_ballast(None) is None
@@ -168,7 +171,7 @@ def test_a_drill_sees_the_answer_and_its_victims(board):
     drill = board.current()
     assert (drill.detected_at, drill.throttled_at) == (10.5, 10.5)
     assert [one.victim.uid for one in drill.victims] == ["uid-be"]
-    effects.carry_out(Plan(victims=(victim("d1"), victim("another"))), snapshot(10.6), GROUPS)
+    effects.carry_out(Plan(victims=(victim("d1"), victim("another"))), snapshot(10.6), GROUPS, IDENTITIES)
     assert evictor.wishes[-1][0] == (victim("d1"), victim("another"))
 
 
@@ -177,8 +180,8 @@ def test_a_dry_run_sends_nobody(board):
     effects = Effects(Parts(drills=board, evictor=evictor))
     board.start(lambda new: order(new, dry_run=True))
     effects.decided(Plan(), snapshot(10.0), None)
-    effects.carry_out(Plan(victims=(victim("d1"), victim())), snapshot(10.1), GROUPS)
-    assert evictor.wishes == [((victim(),), {"uid-ls": group("ls"), "uid-be": group("be")})]
+    effects.carry_out(Plan(victims=(victim("d1"), victim())), snapshot(10.1), GROUPS, IDENTITIES)
+    assert evictor.wishes == [((victim(),), IDENTITIES, None)]
 
 
 def test_a_drill_with_load_burns_what_ls_and_system_leave_and_no_longer(board):

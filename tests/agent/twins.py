@@ -13,7 +13,9 @@ from agent.snapshot import Found, Sweep
 from slacktide.errors import KernelError
 from slacktide.objects import ObjectMeta, Pod, PodStatus
 
-CAPABLE = Capabilities(mode="v1", cpu_version=1, writable=frozenset(Knob), run_delay=True, affinity=True)
+CAPABLE = Capabilities(
+    mode="v1", cpu_version=1, writable=frozenset({Knob.IDLE, Knob.WEIGHT, Knob.QUOTA}), run_delay=True, affinity=True
+)
 
 
 class FakeClock:
