@@ -1,4 +1,7 @@
-"""The common form of a benchmark's result: one JSON object {benchmark, command, machine, results}."""
+"""The common form of a benchmark's result: one JSON object {benchmark, command, machine, results}.
+
+Kept results (`--save`) are what `docs/benchmarks.md` is made from, see `benchmarks.page`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,16 @@ import os
 import platform
 import shlex
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import psutil
 
 from slacktide.kernel.hierarchy import discover
+
+RESULTS: Final = Path(__file__).parent / "results"
+"""Results that were kept, one file a benchmark."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,20 +59,38 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     made.add_argument("--quick", action="store_true", help="under one minute, for a first look")
     made.add_argument("--output", choices=("table", "json"), default="table")
+    made.add_argument("--save", action="store_true", help="keep the result in benchmarks/results for the page")
     return made
 
 
-def emit(name: str, results: dict[str, Any], output: str) -> None:
-    """Print the result: one JSON document, or a line a figure for people."""
-    arguments = shlex.join(sys.argv[1:])
+def emit(
+    name: str, results: dict[str, Any], output: str, *, rows: list[list[str]] | None = None, save: bool = False
+) -> None:
+    """Print the result: one JSON document, or for people a line a figure, or `rows` (the first is the heading).
+
+    `save` keeps it as `benchmarks/results/NAME.json`.
+    """
+    arguments = shlex.join(argument for argument in sys.argv[1:] if argument != "--save")
     command = f"python -m benchmarks.{name} {arguments}".rstrip()
     report = Report(benchmark=name, command=command, machine=machine(), results=results)
+    if save:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     if output == "json":
         print(msgspec.json.encode(report).decode())
         return
     print(f"{report.command}\n{report.machine}\n")
+    if rows is not None:
+        print(aligned(rows))
+        return
     for key, value in results.items():
         print(f"{key:32} {value:.3f}" if isinstance(value, float) else f"{key:32} {value}")
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """Columns as wide as their widest cell."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
 def _cpu_model() -> str:
