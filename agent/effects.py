@@ -7,7 +7,7 @@ What is not there on this node is None and simply has no say.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from agent.gpu import Gpu
 from agent.host.cgroup import PodGroup
 from agent.policy.base import Plan, Reclaim
 from agent.pressure import Pressure
+from agent.reclaim import ReclaimView
 from agent.resctrl import RdtReading, Schemata
 from agent.snapshot import NodeSnapshot, PodIdentity
 from agent.threads import Mask, ThreadSweep
@@ -50,8 +51,11 @@ class Evictor(Protocol):
 class Reclaimer(Protocol):
     """Asks the kernel to take memory back."""
 
-    def want(self, reclaims: Sequence[Reclaim], pods: Sequence[PodGroup]) -> None:
-        """What is asked for now; `pods` are the BE pods that are here."""
+    def want(self, reclaims: Iterable[Reclaim], inodes: Mapping[str, int]) -> None:
+        """The newest asks; `inodes` of the BE pods that are here, by path."""
+
+    def view(self) -> ReclaimView:
+        """What was done so far."""
 
 
 class Ballast(Protocol):
@@ -113,6 +117,7 @@ class Effects:
             pods=pods,
             topology=parts.topology(),
             evictor=parts.evictor.view() if parts.evictor else None,
+            reclaimer=parts.reclaimer.view() if parts.reclaimer else None,
             rdt=parts.rdt.view() if parts.rdt else None,
             gpus=parts.gpus(),
             drill=drill.for_policies if drill else None,
@@ -175,7 +180,7 @@ class Effects:
         if parts.rdt is not None:
             parts.rdt.want(plan.schemata, be)
         if parts.reclaimer is not None:
-            parts.reclaimer.want(plan.reclaims, be)
+            parts.reclaimer.want(plan.reclaims, {group.group: group.inode for group in be})
         if parts.ballast is not None and plan.ballast is not None:
             parts.ballast.want(plan.ballast)
         if parts.evictor is not None:
