@@ -32,10 +32,10 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from agent.policy.base import Context, Desired
-from agent.policy.rdt_shares import Highest, bandwidth_values, cache_values, strictest_share, why_no_bandwidth
+from agent.policy.rdt_shares import Highest, bandwidth_values, cache_values, no_larger, why_no_bandwidth
 from agent.policy.rung import RungRules, RungState, RungStatus, Verdict, advance
 from agent.resctrl import BandwidthUnit, RdtGroupReading, RdtInfo, RdtReading, Schemata
-from agent.schemata import BANDWIDTH
+from agent.schemata import BANDWIDTH, open_values
 from agent.snapshot import NodeSnapshot
 from agent.topology import Topology
 from slacktide.settings import Settings
@@ -151,7 +151,7 @@ class CacheBandwidth:
         if rdt is None or cannot:
             return Desired(reason=cannot, schemata=state.wanted), state
         if not state.began:
-            state = _begun(state, rdt, settings)
+            state = _begun(state, rdt, settings, snapshot.topology)
         stale = rdt.at is None or snapshot.at - rdt.at > settings.max_age_seconds
         if not stale:
             state = _learned(state, rdt, settings)
@@ -180,22 +180,22 @@ def _why_no_bandwidth(info: RdtInfo, settings: CacheBandwidthSettings, topology:
     return why_no_bandwidth(info, topology) if settings.bandwidth else "memory bandwidth is left alone by the settings"
 
 
-def _begun(state: CacheBandwidthState, rdt: RdtReading, settings: CacheBandwidthSettings) -> CacheBandwidthState:
-    """Begin at the level whose shares are no larger than what an earlier agent left in force."""
-    if rdt.held is None:
-        return replace(state, began=True)
-    share = strictest_share(rdt.held, rdt.info)
-    levels = range(settings.steps + 1)
-    fitting = [level for level in levels if share is not None and _largest(level, settings) <= share + 1e-9]
+def _begun(
+    state: CacheBandwidthState, rdt: RdtReading, settings: CacheBandwidthSettings, topology: Topology | None
+) -> CacheBandwidthState:
+    """Begin at the lowest level that gives nowhere more than what an earlier agent left in force."""
+    state = replace(state, began=True)
+    if rdt.held is None or no_larger(open_values(rdt.info), rdt.held):
+        return state
+    levels = {level: _values(rdt.info, level, state, settings, topology)[0] for level in range(1, settings.steps + 1)}
+    fitting = [
+        level
+        for level, values in levels.items()
+        if values and any(values.values.values()) and no_larger(values, rdt.held)
+    ]
     level = min(fitting, default=settings.steps)
-    rung = RungState(level=level, since=rdt.at, reason="adopted from before the restart" if level else "")
-    return replace(state, began=True, rung=rung, adopted=rdt.held if level else None)
-
-
-def _largest(level: int, settings: CacheBandwidthSettings) -> float:
-    return max(
-        _percent(level, settings.steps, settings.cache_floor_percent),
-        _percent(level, settings.steps, settings.bandwidth_floor_percent),
+    return replace(
+        state, rung=RungState(level=level, since=rdt.at, reason="adopted from before the restart"), adopted=rdt.held
     )
 
 

@@ -64,18 +64,14 @@ def bandwidth_values(control: BandwidthControl, percent: float, highest: Highest
     }
 
 
-def strictest_share(held: Schemata, info: RdtInfo) -> float | None:
-    """Percent of what it could have that a class holds in its tightest place; None where that cannot be told."""
-    shares = [
-        100 * mask.bit_count() / cache.full_mask.bit_count()
-        for cache in shared_caches(info)
-        for mask in held.values.get(cache.name, {}).values()
-    ]
-    control = info.bandwidth
-    if control is not None:
-        values = held.values.get(BANDWIDTH, {}).values()
-        if control.unit is BandwidthUnit.PERCENT:
-            shares += [100 * value / control.maximum for value in values]
-        elif any(value < control.maximum for value in values):
-            return None
-    return min(shares, default=100.0)
+def no_larger(values: Schemata, held: Schemata) -> bool:
+    """Whether `values` give nowhere more than `held`: masks by their number of bits. What is not held gives nothing."""
+    return all(
+        _size(name, value) <= _size(name, held.values.get(name, {}).get(domain, 0))
+        for name, domains in values.values.items()
+        for domain, value in domains.items()
+    )
+
+
+def _size(name: str, value: int) -> int:
+    return value if name == BANDWIDTH else value.bit_count()
