@@ -226,7 +226,7 @@ def _victims(
 ) -> tuple[tuple[Victim, ...], list[str]]:
     """Who shall go for these gaps, and why nobody or no more."""
     spared = barred(snapshot, settings.blocked_seconds, settings.refused_seconds)
-    spared |= {pod.identity.uid for pod in gone}
+    spared |= {pod.identity.uid for pod in gone} | {one.uid for one in state.named}
     living = candidates(snapshot, spared)
     chosen: dict[str, Victim] = {}
     said: list[str] = []
@@ -263,7 +263,7 @@ def _allowance(
     pause = max(pause, 2 * (snapshot.window_seconds or 0.0))
     if last is not None and snapshot.at - last < pause:
         return 0, f"looks for {pause:g} s what the last eviction did"
-    going = len(_ours(begun, snapshot, state, settings)) + len(state.named)
+    going = len(_ours(begun, snapshot, state, settings))
     if going >= settings.max_concurrent:
         return 0, f"{going} evicted pods have not gone yet (max_concurrent)"
     left = _budget_left(view.spent, snapshot, settings, drill)
@@ -274,10 +274,9 @@ def _allowance(
 
 
 def _ours(begun: Iterable[Attempt], snapshot: NodeSnapshot, state: EvictState, settings: EvictSettings) -> set[str]:
-    """Pods that we evicted and that are going, within their time."""
-    uids = {attempt.uid for attempt in begun}
-    gone = credited(snapshot, state.going, settings.margin_seconds, settings.credit_seconds)
-    return uids & {pod.identity.uid for pod in gone}
+    """Pods that we evicted (or a dry drill named) and that are going, within their time."""
+    uids = {attempt.uid for attempt in begun} | {one.uid for one in state.named}
+    return uids & {pod.identity.uid for pod in _gone(snapshot, state, settings)}
 
 
 def _budget_left(spent: Iterable[Spent], snapshot: NodeSnapshot, settings: EvictSettings, drill: str) -> int:
