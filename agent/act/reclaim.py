@@ -13,10 +13,11 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from agent.host.cgroup import PodGroup
 from agent.policy.base import Reclaim
 from agent.reclaim import Reclaimed, ReclaimView, Result
 from slacktide.errors import Gone, KernelError
@@ -60,8 +61,11 @@ class Reclaimer:
         self._thread.join(deadline_seconds)
         return not self._thread.is_alive()
 
-    def want(self, reclaims: Iterable[Reclaim], inodes: Mapping[str, int]) -> None:
-        """The newest asks. `inodes` are those of the listed pod groups; a group that is not listed is left alone."""
+    def want(self, reclaims: Sequence[Reclaim], pods: Sequence[PodGroup]) -> None:
+        """The newest asks. `pods` are the BE pods' groups as listed; one that is not among them is left alone."""
+        if not reclaims:
+            return
+        inodes = {pod.group: pod.inode for pod in pods}
         with self._changed:
             fresh = tuple(
                 (ask, inodes[ask.group])

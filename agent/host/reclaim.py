@@ -22,6 +22,7 @@ class ReclaimFile:
 
     def __init__(self, hierarchy: Hierarchy) -> None:
         self._mount = hierarchy.controllers.get("memory")
+        self._listed = hierarchy.controllers.get("cpu")
 
     def reclaim(self, group: str, inode: int, size_bytes: int) -> None:
         """Take `size_bytes` back from `group`, which must still be the cgroup with `inode`.
@@ -32,6 +33,8 @@ class ReclaimFile:
         mount = self._mount
         if mount is None or mount.version is not Version.V2:
             raise Unsupported(_FILE, None, "there is no memory controller of version 2 here")
+        if self._listed != mount:
+            raise Unsupported(_FILE, None, "pods are listed under another mount: their inodes say nothing here")
         descriptor = open_group(os.path.join(mount.path, checked_group(group)), inode)
         try:
             write_value(_FILE, size_bytes, descriptor)
