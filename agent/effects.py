@@ -7,7 +7,7 @@ What is not there on this node is None and simply has no say.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -51,8 +51,8 @@ class Evictor(Protocol):
 class Reclaimer(Protocol):
     """Asks the kernel to take memory back."""
 
-    def want(self, reclaims: Iterable[Reclaim], inodes: Mapping[str, int]) -> None:
-        """The newest asks; `inodes` of the BE pods that are here, by path."""
+    def want(self, reclaims: Sequence[Reclaim], pods: Sequence[PodGroup]) -> None:
+        """The newest asks; `pods` are the BE pods that are here."""
 
     def view(self) -> ReclaimView:
         """What was done so far."""
@@ -180,7 +180,7 @@ class Effects:
         if parts.rdt is not None:
             parts.rdt.want(plan.schemata, be)
         if parts.reclaimer is not None:
-            parts.reclaimer.want(plan.reclaims, {group.group: group.inode for group in be})
+            parts.reclaimer.want(plan.reclaims, be)
         if parts.ballast is not None and plan.ballast is not None:
             parts.ballast.want(plan.ballast)
         if parts.evictor is not None:

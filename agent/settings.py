@@ -6,7 +6,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from agent.act.evictor import EvictorSettings
+from agent.drill_service import DrillSettings
+from agent.policy.batch_limits import BatchLimitsSettings
+from agent.policy.cache_bandwidth import CacheBandwidthSettings
+from agent.policy.close import CloseSettings
 from agent.policy.contention import ContentionSettings
+from agent.policy.evict import EvictSettings
+from agent.policy.kill import KillSettings
 from agent.policy.shortage import ShortageSettings
 from agent.policy.spread import SpreadSettings
 from agent.policy.suppress import SuppressSettings
@@ -56,6 +63,13 @@ class AgentSettings(DaemonSettings, frozen=True):
     policies: Annotated[
         tuple[str, ...], Meta(description="policies in force, mildest first; an unknown name lists the known")
     ] = ("weight", "spread", "suppress", "contention")
+    own_cgroup: Annotated[
+        str,
+        Meta(description="cgroup (slacktide-NAME) that the agent makes for itself; empty: it stays where it was started"),
+    ] = ""
+    own_memory_bytes: Annotated[
+        int, Meta(ge=64 << 20, le=1 << 36, description="bound on the memory of that cgroup")
+    ] = 256 << 20
     observe_only: Annotated[bool, Meta(description="measure, report and say what would be done; write nothing")] = False
     turn_seconds: Annotated[float, Meta(ge=0.1, le=60, description="period of the full look at the node")] = 1.0
     beat_seconds: Annotated[
@@ -76,6 +90,13 @@ class AgentSettings(DaemonSettings, frozen=True):
     suppress: SuppressSettings = SuppressSettings()
     contention: ContentionSettings = ContentionSettings()
     shortage: ShortageSettings = ShortageSettings()
+    batch_limits: BatchLimitsSettings = BatchLimitsSettings()
+    cache_bandwidth: CacheBandwidthSettings = CacheBandwidthSettings()
+    close: CloseSettings = CloseSettings()
+    evict: EvictSettings = EvictSettings()
+    kill: KillSettings = KillSettings()
+    evictor: EvictorSettings = EvictorSettings()
+    drill: DrillSettings = DrillSettings()
     report: ReportSettings = ReportSettings()
 
     def __post_init__(self) -> None:

@@ -107,7 +107,7 @@ def test_each_part_is_left_its_wish_and_be_pods_alone():
     plan = Plan(schemata=schemata, reclaims=reclaims, ballast=frozenset({1}), victims=(victim(),))
     effects.carry_out(plan, snapshot(), GROUPS, IDENTITIES)
     assert rdt.wishes == [(schemata, [group("be")])]
-    assert reclaimer.wishes == [(reclaims, {"kubepods/podbe": 7})]
+    assert reclaimer.wishes == [(reclaims, [group("be")])]
     assert ballast.wishes == [(frozenset({1}),)]
     assert evictor.wishes == [((victim(),), IDENTITIES, None)]
 

@@ -1,0 +1,171 @@
+"""The parts of an agent that work beside the control loop, made from the settings, started and stopped together.
+
+What needs a process of its own (ballast, the load of drills) is started when this is made: before there are threads
+or gRPC channels, since nothing may fork after those.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from agent.act.audit import Audit
+from agent.act.ballast import Ballast
+from agent.act.drill_load import DrillLoad
+from agent.act.eviction_log import EvictionLog
+from agent.act.evictor import Evictor, Killer, bounds_of
+from agent.act.ledger import Ledger
+from agent.act.reclaim import Reclaimer
+from agent.act.resctrl import RdtWriter
+from agent.capabilities import Capabilities
+from agent.drill import Drill, Kind, Phase
+from agent.drill_board import DrillBoard
+from agent.drill_service import DrillServer, DrillService
+from agent.effects import Effects, Parts
+from agent.host.cgroup import CgroupLister
+from agent.host.reclaim import ReclaimFile
+from agent.host.resctrl.mount import RdtPlaces
+from agent.settings import AgentSettings
+from slacktide.cluster import Client, EventRecorder
+from slacktide.kernel.hierarchy import Hierarchy
+from slacktide.objects import Node, ObjectMeta
+from slacktide.observe import Daemon, get_logger
+
+_LOG: Final = get_logger("agent")
+_STOP_SECONDS: Final = 2.0
+
+
+class Helpers:
+    """Processes that must be there before the first thread: ballast and load, each only where it was asked for."""
+
+    def __init__(
+        self, settings: AgentSettings, hierarchy: Hierarchy, lister: CgroupLister, cpus: tuple[int, ...]
+    ) -> None:
+        self.ballast = Ballast(hierarchy, lister, settings.proc_root) if settings.spread.ballast else None
+        if self.ballast is not None and not self.ballast.start(cpus):
+            _LOG.warning("no ballast", reason=self.ballast.why_not)
+        self.load = DrillLoad() if settings.drill.load else None
+
+    def close(self) -> None:
+        """End them."""
+        if self.ballast is not None:
+            self.ballast.stop()
+        if self.load is not None:
+            self.load.close()
+
+
+class AgentParts:
+    """Everything beside the loop. `counters` has those of all parts, by name."""
+
+    def __init__(
+        self,
+        daemon: Daemon[AgentSettings],
+        node: str,
+        boot_id: str,
+        hierarchy: Hierarchy,
+        lister: CgroupLister,
+        capabilities: Capabilities,
+        client: Client,
+        helpers: Helpers,
+        kill: Killer,
+    ) -> None:
+        self._daemon = daemon
+        self._node = node
+        self._capabilities = capabilities
+        self._helpers = helpers
+        settings = daemon.settings
+        self._recorder = EventRecorder(client, "slacktide-agent", node)
+        self._log = EvictionLog(
+            self._recorder,
+            Audit(settings.state_dir, settings.evictor.audit_bytes),
+            Ledger(settings.state_dir, boot_id, time.monotonic, time.time),
+            boot_id,
+            clock=time.monotonic,
+            wall=time.time,
+        )
+        self._evictor = Evictor(
+            client,
+            kill,
+            self._log,
+            lambda: daemon.settings.evictor,
+            lambda: bounds_of(daemon.settings.evict, daemon.settings.kill),
+            dry_run=lambda: self._observes,
+            jitter=random.random,
+        )
+        self._reclaimer = Reclaimer(ReclaimFile(hierarchy).reclaim) if capabilities.reclaim else None
+        places = RdtPlaces(mounts=f"{settings.proc_root}/self/mounts")
+        self._rdt = RdtWriter(places, lister, observe=self._observes)
+        self.drills = DrillBoard(time.monotonic, self._drill_ended)
+        self._server: DrillServer | None = None
+        self.effects = Effects(
+            Parts(
+                rdt=self._rdt,
+                evictor=self._evictor,
+                reclaimer=self._reclaimer,
+                ballast=helpers.ballast,
+                drills=self.drills,
+                load=helpers.load,
+            )
+        )
+
+    @property
+    def _observes(self) -> bool:
+        return self._daemon.settings.observe_only or self._capabilities.observe_only
+
+    def start(self) -> None:
+        """Start all threads. Raises SettingsError where drills cannot be served."""
+        self._evictor.start()
+        if self._reclaimer is not None:
+            self._reclaimer.start()
+        self._rdt.start()
+        if self._daemon.settings.drill.listen:
+            service = DrillService(self._node, self.drills, lambda: self._daemon.settings.drill, self._why_no_drill)
+            self._server = DrillServer(self._daemon.settings.drill, service)
+            self._server.start()
+
+    def stop(self, *, restore: bool) -> None:
+        """End them within their deadlines; with `restore` groups of resctrl are removed."""
+        if self._server is not None:
+            self._server.stop()
+        self._evictor.stop()
+        if self._reclaimer is not None and not self._reclaimer.stop(_STOP_SECONDS):
+            _LOG.warning("a write to memory.reclaim does not return; it is left behind")
+        if not self._rdt.stop(restore=restore):
+            _LOG.warning("resctrl does not answer: its groups are left as they are")
+        self._helpers.close()
+        self._recorder.stop(_STOP_SECONDS)
+
+    def counters(self) -> Mapping[str, int]:
+        """Totals since start."""
+        return {**self._log.counters, **self._rdt.counters, **self.drills.counters}
+
+    def _why_no_drill(self, kind: Kind) -> str:
+        """Why none may start now; empty when one may."""
+        load = self._helpers.load
+        if kind is Kind.LOAD and load is None:
+            return "drill.load is off on this node: only the signal can be raised"
+        return load.why_not() if kind is Kind.LOAD and load is not None else ""
+
+    def _drill_ended(self, drill: Drill) -> None:
+        """Leave an audit event on the node."""
+        node = Node(metadata=ObjectMeta(name=self._node, uid=self._node))
+        good = drill.phase is Phase.RECOVERED
+        _LOG.warning("drill ended", id=drill.order.id, phase=drill.phase.value, message=drill.message)
+        self._recorder.record(node, "Normal" if good else "Warning", "SlacktideDrill", _said_of(drill))
+
+
+def _said_of(drill: Drill) -> str:
+    order = drill.order
+    moments = {
+        "detected": drill.detected_at,
+        "throttled": drill.throttled_at,
+        "evicted": drill.evicted_at,
+        "recovered": drill.recovered_at,
+    }
+    times = [f"{name} after {drill.since_raised(at):.2f} s" for name, at in moments.items() if at is not None]
+    said = ", ".join([drill.phase.value, *times])
+    evicted = sum(seen.evicted for seen in drill.victims)
+    why = order.reason or "no reason given"
+    return f"drill {order.id} by {order.caller} ({why}): {said}; {evicted} pods evicted; {drill.message}"
