@@ -34,7 +34,7 @@ from agent.host.cgroup import CgroupLister, PodGroup, find_group
 from agent.host.knobs import ADAPTERS, Held, Original, mount_of
 from agent.policy.base import Plan, Request, strictest
 from agent.snapshot import PodIdentity
-from agent.threads import MaskPlan, ThreadKey
+from agent.threads import MaskPlan, ThreadKey, parse_cpus
 from slacktide.errors import Gone, KernelError
 from slacktide.kernel.files import write_value
 from slacktide.kernel.hierarchy import Version
@@ -133,6 +133,7 @@ class Executor:
         self._problems: list[str] = []
         self._notes: list[Entry] = []
         self._seen: set[tuple[str, int]] = set()
+        self._lists: dict[str, str] = {}
         self._plan = Plan()
         self._now = 0.0
         self.counters: Counter[str] = Counter()
@@ -217,7 +218,8 @@ class Executor:
         masks = self.restore_masks()
         self._begin(Plan())
         unreadable: list[Given] = []
-        steps = [step for entry in self._journal.entries() if (step := self._undoing(entry, unreadable)) is not None]
+        entries = sorted(self._journal.entries(), key=lambda entry: entry.group.count("/"))
+        steps = [step for entry in entries if (step := self._undoing(entry, unreadable)) is not None]
         outcome = self._carry_out(steps)
         given = [
             Given(
@@ -248,11 +250,13 @@ class Executor:
         if look is None:
             self._forget([(entry.group, entry.knob)])
             return None
-        return None if _hidden_by_idle(look) else self._release(look, entry)
+        step = None if _hidden_by_idle(look) else self._release(look, entry)
+        self._keep_list(look, step)
+        return step
 
     def _begin(self, plan: Plan) -> None:
         self._plan, self._now = plan, self._clock()
-        self._problems, self._notes, self._seen = [], [], set()
+        self._problems, self._notes, self._seen, self._lists = [], [], set(), {}
         relaxed = self._relaxed()
         if relaxed != self._relaxed_before:
             # What the watchdog gave back is no one else's doing.
@@ -289,9 +293,13 @@ class Executor:
         try:
             with ExitStack() as stack:
                 for look in self._looks(group, knobs, stack):
-                    steps.extend(self._decide(look, self._request(group, look)))
+                    own = self._decide(look, self._request(group, look))
+                    steps.extend(own)
+                    self._keep_list(look, own[-1] if own else None)
         except Gone:
             self.counters["vanished"] += 1
+        except KernelError as error:
+            self._refused((group.group, Knob.IDLE), f"{group.group}: {error}")
         return steps
 
     def _suspects(self, group: _Group) -> frozenset[Knob]:
@@ -319,6 +327,7 @@ class Executor:
                     self._seen.add((path, inode))
                 place, descriptor = opened_now[path]
                 held = ADAPTERS[knob].read(descriptor, mount.version)
+                held = self._within_pod(group.group, held)
             except Gone:
                 if path == cpu_path:
                     raise
@@ -337,6 +346,16 @@ class Executor:
                 container=group.container,
             )
 
+    def _keep_list(self, look: _Look, last: Step | None) -> None:
+        """Remember which CPUs a group has by the end of this round."""
+        if look.knob is Knob.CPUSET:
+            self._lists[look.place.group] = str((last.target if last else look.held.value) or "")
+
+    def _within_pod(self, group: str, held: Held) -> Held:
+        """A CPU list is bounded by what its pod has by the end of this round, not by what it has now."""
+        above = self._lists.get(os.path.dirname(group)) if held.within else None
+        return replace(held, within=above) if above else held
+
     def _request(self, group: _Group, look: _Look) -> Request | None:
         """What is wanted of one knob: its own request, brought under its pod's where the kernel wants that."""
         own, pods = group.wanted.get(look.knob), group.follow.get(look.knob)
@@ -346,6 +365,9 @@ class Executor:
         if own is None:
             return replace(pods, group=group.group)
         value = strictest(look.knob, own.value, pods.value)
+        if look.knob is Knob.CPUSET and not parse_cpus(str(value)) <= parse_cpus(str(pods.value)):
+            # Nothing in common: what its pod has is all that it can have.
+            value = pods.value
         return own if value == own.value else replace(pods, group=group.group, value=value)
 
     def _decide(self, look: _Look, request: Request | None) -> list[Step]:
@@ -551,7 +573,7 @@ class Executor:
         place = place_at(mount, entry.group, entry.inode)
         try:
             with opened(place) as descriptor:
-                held = ADAPTERS[entry.knob].read(descriptor, mount.version)
+                held = self._within_pod(entry.group, ADAPTERS[entry.knob].read(descriptor, mount.version))
         except Gone:
             return None
         return _Look(place=place, version=mount.version, knob=entry.knob, held=held, identity=None, container=False)

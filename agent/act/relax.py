@@ -22,28 +22,29 @@ def relax(hierarchy: Hierarchy, entries: Iterable[Entry], write: Write = write_v
 
     Needs no state of the executor: it works while the control thread hangs, and in another process.
     """
-    steps = [step for entry in entries if entry.knob.hard and (step := _step(hierarchy, entry)) is not None]
     lifted = 0
-    for step in sorted(steps, key=lambda step: step.order):
+    hard = [entry for entry in entries if entry.knob.hard]
+    # One by one, as what a container may have depends on what its pod got back.
+    for entry in sorted(hard, key=lambda entry: entry.group.count("/")):
         try:
-            write_step(step, write)
+            step = _step(hierarchy, entry)
+            if step is not None:
+                write_step(step, write)
+                lifted += 1
         except KernelError:
             # The group went away or refuses: the others must still be lifted.
             continue
-        lifted += 1
     return lifted
 
 
 def _step(hierarchy: Hierarchy, entry: Entry) -> Step | None:
+    """The step that lifts one limit; None when there is nothing of ours. Raises a KernelError."""
     mount = mount_of(hierarchy, entry.knob)
     if mount is None:
         return None
     adapter, place = ADAPTERS[entry.knob], place_at(mount, entry.group, entry.inode)
-    try:
-        with opened(place) as descriptor:
-            held = adapter.read(descriptor, mount.version)
-    except KernelError:
-        return None
+    with opened(place) as descriptor:
+        held = adapter.read(descriptor, mount.version)
     lasts = adapter.stricter(entry.lasting, entry.original.value)
     target = entry.lasting if lasts else adapter.giving_back(held, entry.original)
     if held.absent or not entry.explains(held.value) or not adapter.stricter(held.value, target):

@@ -193,7 +193,9 @@ def _kept(path: Path, text: str) -> str:
     if path.name == "io.max":
         device, *pairs = text.split()
         lines = {
-            line.split()[0]: dict(p.split("=") for p in line.split()[1:]) for line in path.read_text().splitlines()
+            line.split()[0]: dict(p.split("=") for p in line.split()[1:])
+            for line in path.read_text().splitlines()
+            if line
         }
         own = lines.setdefault(device, dict.fromkeys(("rbps", "wbps", "riops", "wiops"), "max"))
         own |= dict(pair.split("=") for pair in pairs)

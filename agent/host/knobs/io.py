@@ -88,7 +88,9 @@ class IoMax(Adapter):
             text = cpu.optional_text(fd, name)
             if text is None:
                 return Held(absent=f"this cgroup has no {name}")
-            for line in text.splitlines():
+            for line in text.split("\n"):
+                if not line:
+                    continue
                 device, _, rate = line.partition(" ")
                 if not _DEVICE.fullmatch(device) or not rate.strip().isdigit():
                     raise Refused(name, None, f"expected MAJ:MIN RATE, found {line[:40]!r}")
