@@ -1,0 +1,104 @@
+"""One LS and one BE pod in real cgroups, and the agent as a process beside them: what reaction and crash play on."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.crowd import NODE, Crowd
+from slacktide.kernel.kubepods import pod_path
+from standalone.probe import get
+from standalone.runner.attempts import ContainerId, PodUid
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+LS: Final = 0
+BE: Final = 1
+
+_JOIN: Final = (
+    "import os, sys\n"
+    "for directory in sys.argv[1].split(':'):\n"
+    "    with open(directory + '/cgroup.procs', 'w') as file: file.write('0')\n"
+    "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])\n"
+)
+"""Goes into cgroups, then becomes the command, so that all that it makes is born there."""
+
+
+class Stage(Crowd):
+    """Use as a context manager: pods 0 (LS) and 1 (BE) of one container each are there, without processes."""
+
+    def __enter__(self) -> Stage:
+        super().__enter__()
+        try:
+            self.grow(2)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _spawn(self, directories: list[str], *, active: bool) -> None:
+        """Nothing: processes come by `run`."""
+
+    def directories(self, pod: int) -> list[str]:
+        """Cgroups of a pod's container, one a mount."""
+        qos, uid, container = self.pods[pod]
+        return list(self.groups.container(qos, PodUid(uid), ContainerId(container)).dirs)
+
+    def group(self, pod: int) -> str:
+        """Cgroup of a pod, relative to each mount."""
+        qos, uid, _ = self.pods[pod]
+        return f"{self.root}/{pod_path(qos, PodUid(uid))}"
+
+    @contextlib.contextmanager
+    def run(self, pod: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """`python ARGUMENTS` inside a pod's container."""
+        command = [sys.executable, "-S", "-c", _JOIN, ":".join(self.directories(pod)), *arguments]
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class AgentProcess:
+    """`python -m agent` on a stage. Its state stays between two of them, so the second finds what the first left."""
+
+    def __init__(self, stage: Stage, settings: Mapping[str, str]) -> None:
+        self.state = f"{stage.directory}/agent"
+        self._socket = f"{stage.directory}/agent.sock"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._socket)
+        flags = [f"--{name}={value}" for name, value in settings.items()]
+        command = [sys.executable, "-m", "agent", "--node", NODE, "--state-dir", self.state]
+        where = ["--cluster.server", f"unix:{stage.socket}", "--cgroup-root", stage.root]
+        observe = ["--observe.listen", f"unix:{self._socket}"]
+        with open(f"{stage.directory}/agent.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *where, *observe, *flags], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def status(self) -> dict[str, object] | None:
+        """What `/status` says; None while it says nothing."""
+        try:
+            code, body = get(self._socket, "/status")
+            found = msgspec.json.decode(body)
+        except (OSError, http.client.HTTPException, msgspec.DecodeError):
+            return None
+        return found if code == 200 and found else None
+
+    def end(self, signal: int) -> int:
+        """Send a signal and wait for the end; returns the exit status."""
+        self.process.send_signal(signal)
+        return self.process.wait(30)
