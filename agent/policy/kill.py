@@ -16,7 +16,7 @@ for `hurt_seconds`, BE pods are frozen, one each `step_seconds`, lowest priority
 it. A pod is thawed
 
     at once            when it is being deleted or evicted (a frozen process cannot exit: containerd#8102), and after
-                       `freeze_max_seconds`, since nothing may be stopped for ever
+                       `freeze_max_seconds`, since nothing may be stopped for ever; it then runs for `thaw_seconds`
     one by one         each `thaw_seconds` in which LS is calm, the last frozen first
 
 and when the API is back, those that are still frozen are evicted, and thawed with that; one that the API will not
@@ -98,7 +98,8 @@ class Frozen:
 class KillState:
     """`memory` are (monotonic seconds, available bytes) of the last two seconds. The other times are monotonic, too.
 
-    `frozen` are oldest first. `back_since` is when the API answered again while pods were frozen.
+    `frozen` are oldest first; `rested` are those that were frozen for as long as may be, with the time of that.
+    `back_since` is when the API answered again while pods were frozen.
     """
 
     fresh: int = 0
@@ -108,6 +109,7 @@ class KillState:
     calm_since: float | None = None
     back_since: float | None = None
     frozen: tuple[Frozen, ...] = ()
+    rested: tuple[tuple[str, float], ...] = ()
     level: int = 0
     since: float | None = None
 
@@ -224,6 +226,7 @@ def _freezing(snapshot: NodeSnapshot, state: KillState, settings: KillSettings, 
     """Thaw whom it is time to, then freeze one more where that is called for."""
     view = snapshot.evictor or NOTHING_DONE
     state = _clocks(snapshot, state, away=view.api_away_seconds is not None)
+    state = _released(snapshot, state, settings)
     state = replace(state, frozen=_thawed(snapshot, state, settings))
     if state.frozen and state.calm_since is not None and snapshot.at - state.calm_since >= settings.thaw_seconds:
         return replace(state, frozen=state.frozen[:-1], calm_since=snapshot.at)
@@ -233,8 +236,9 @@ def _freezing(snapshot: NodeSnapshot, state: KillState, settings: KillSettings, 
         return state
     if state.frozen and snapshot.at - state.frozen[-1].since < settings.step_seconds:
         return state
-    frozen = {one.uid for one in state.frozen} | {attempt.uid for attempt in begun_attempts(snapshot)}
-    ranked = newest_first(candidates(snapshot, frozen), cpu_use)
+    not_now = {one.uid for one in state.frozen} | {uid for uid, _ in state.rested}
+    not_now |= {attempt.uid for attempt in begun_attempts(snapshot)}
+    ranked = newest_first(candidates(snapshot, not_now), cpu_use)
     pod = next((pod for pod in ranked if cpu_use(pod) != 0), None)
     if pod is None:
         return state
@@ -264,6 +268,17 @@ def _since(before: float | None, now: float, *, holds: bool) -> float | None:
     return now if before is None else before
 
 
+def _released(snapshot: NodeSnapshot, state: KillState, settings: KillSettings) -> KillState:
+    """Let go of those that were frozen for as long as may be; they then run for a while."""
+    over = {one.uid for one in state.frozen if snapshot.at - one.since >= settings.freeze_max_seconds}
+    rested = tuple((uid, at) for uid, at in state.rested if snapshot.at - at < settings.thaw_seconds)
+    return replace(
+        state,
+        frozen=tuple(one for one in state.frozen if one.uid not in over),
+        rested=(*rested, *((uid, snapshot.at) for uid in sorted(over))),
+    )
+
+
 def _thawed(snapshot: NodeSnapshot, state: KillState, settings: KillSettings) -> tuple[Frozen, ...]:
     """Those who stay frozen."""
     here = {pod.identity.uid: pod for pod in snapshot.pods}
@@ -271,10 +286,7 @@ def _thawed(snapshot: NodeSnapshot, state: KillState, settings: KillSettings) ->
     stay = tuple(
         one
         for one in state.frozen
-        if one.uid in here
-        and not here[one.uid].identity.terminating
-        and one.uid not in begun
-        and snapshot.at - one.since < settings.freeze_max_seconds
+        if one.uid in here and not here[one.uid].identity.terminating and one.uid not in begun
     )
     if state.back_since is not None:
         spared = barred(snapshot, settings.blocked_seconds, settings.blocked_seconds)
