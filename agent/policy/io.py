@@ -6,7 +6,7 @@
     level 1..n  LS waits for I/O more than `ls_psi_cut` of the time while BE does I/O: io.max of each BE pod is half
                 of its rate at entry, and half again each `settle_seconds`, down to `be_pod_min_bytes` a second
 
-io.max is set on whole disks: those in `devices`, or all that the node has. A pod that was not measured gets the least.
+io.max is set on whole disks: those in `devices`, or all that the node has. A pod that was not measured at entry gets the least.
 Release: a level after `quiet_seconds` below half of the cut. Where pods have no PSI (cgroup v1) it is not known
 whether LS waits for I/O: weight and fixed bounds are all there is then.
 Source: cgroup-v2.rst, io.max and io.weight; on v1 the executor writes the blkio files instead.
@@ -142,11 +142,11 @@ def _looked(snapshot: NodeSnapshot, pods: Sequence[PodSnapshot], state: IoState,
     rung = advance(state.rung, _judge(snapshot, pods, state.rung, settings), snapshot.at, rules)
     if not rung.level:
         return IoState(rung=rung)
-    rates = {
-        pod.group: rate
-        for pod in pods
-        if (rate := state.rates.get(pod.group, None if pod.io_rate is None else int(pod.io_rate))) is not None
-    }
+    known = (
+        state.rates if state.rung.level else {pod.group: int(pod.io_rate) for pod in pods if pod.io_rate is not None}
+    )
+    here = {pod.group for pod in pods}
+    rates = {group: rate for group, rate in known.items() if group in here}
     return replace(state, rung=rung, rates=rates)
 
 
