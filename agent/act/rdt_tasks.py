@@ -145,7 +145,7 @@ def _in_others(tree: RdtTree, groups: Groups) -> frozenset[int]:
             found |= tree.tasks(name)
         except Gone:
             continue
-    return frozenset()
+    return frozenset(found)
 
 
 def _told(
