@@ -28,8 +28,9 @@ def test_every_vector_on_the_model(profile):
     for vector in vectors():
         if fits(vector, facts.has):
             outcome = play(tree, vector, facts)
-            if outcome.wrong or outcome.wording:
-                wrong[vector["name"]] = outcome.wrong + outcome.wording
+            words = [] if PROFILES[profile].old_words else outcome.wording
+            if outcome.wrong or words:
+                wrong[vector["name"]] = outcome.wrong + words
     assert wrong == {}
     assert (tree.read("schemata"), busy(tree)) == (before, [])
 

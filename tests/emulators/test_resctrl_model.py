@@ -1152,7 +1152,7 @@ def test_a_group_vanishes_during_a_read():
 masks = st.text(alphabet="0123456789abcdefx ;=:\nL3MB", max_size=40)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(masks, st.sampled_from(["intel-2s", "amd-rome", "haswell", "cdp"]))
 def test_any_text_is_taken_or_refused_and_never_half_applied(text, profile):
     there = model(profile)

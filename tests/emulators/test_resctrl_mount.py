@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.emulators.resctrl import PROFILES, ResctrlError
+from tests.emulators.resctrl import PROFILES, ResctrlError, mounted
 from tests.emulators.resctrl.fixture import resctrl  # noqa: F401  # pytest finds a fixture by its name in the module
 from tests.emulators.resctrl.mounting import REPOSITORY, is_mounted, missing
 from tests.patience import PATIENCE
@@ -28,9 +29,18 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 MODULE = [sys.executable, "-m", "tests.emulators.resctrl"]
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with mounted("intel-2s", tmp_path_factory.mktemp("machine")) as handle:
+        yield handle
+
+
 @pytest.fixture
-def machine(resctrl):  # noqa: F811  # the parameter is that fixture
-    return resctrl("intel-2s")
+def machine(shared):
+    """One mount for all tests, as new for each."""
+    shared.control.reset()
+    shared.tell_mounts()
+    return shared
 
 
 def wait_for(condition, seconds=10.0):
@@ -387,6 +397,49 @@ def test_it_unmounts_itself_when_the_test_is_killed(tmp_path, held):
             # What was open on a file system that is gone is closed all the same, and says so.
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+
+def test_a_killed_emulator_leaves_nothing(tmp_path):
+    with mounted("intel-2s", tmp_path) as handle:
+        os.kill(handle.pid, signal.SIGKILL)
+        wait_for(lambda: psutil.Process(handle.pid).status() == psutil.STATUS_ZOMBIE)
+        assert fails(os.listdir, handle.path) == "ENOTCONN"
+        with pytest.raises(ConnectionError):
+            handle.control.options()
+    assert not is_mounted(handle.path)
+    assert os.listdir(handle.path) == []
+
+
+AS_NOBODY = """
+import os, sys
+path, pid = sys.argv[1:]
+os.setresuid(65534, 65534, 65534)
+def put(name, text):
+    try:
+        descriptor = os.open(f"{path}/{name}", os.O_WRONLY)
+    except OSError as error:
+        return error.errno
+    try:
+        os.write(descriptor, text)
+    except OSError as error:
+        return error.errno
+    finally:
+        os.close(descriptor)
+    return 0
+own = str(os.getpid()).encode()
+print(put("schemata", b"MB:0=20\\n"), put("tasks", own), put("be/tasks", pid.encode()), put("be/tasks", own))
+"""
+
+
+def test_users_may_move_their_own_threads_where_the_file_lets_them():
+    with tempfile.TemporaryDirectory() as directory, mounted("intel-2s", Path(directory), everyone=True) as handle:
+        os.chmod(directory, 0o755)
+        os.mkdir(f"{handle.path}/be")
+        os.chmod(f"{handle.path}/be/tasks", 0o666)
+        command = [sys.executable, "-c", AS_NOBODY, handle.path, str(os.getpid())]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+        wanted = [errno.EACCES, errno.EACCES, errno.EPERM, 0]
+        assert done.stdout.split() == [str(code) for code in wanted], done.stderr
 
 
 def test_it_unmounts_when_the_test_fails(tmp_path):

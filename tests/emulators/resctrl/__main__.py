@@ -32,6 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--list-profiles", action="store_true", help="name every machine and end")
     parser.add_argument("--options", help="mount options instead of the profile's, with commas")
     parser.add_argument("--control", metavar="SOCKET", help="take commands at this Unix socket")
+    parser.add_argument("--everyone", action="store_true", help="let other users enter, as modes let them")
     parser.add_argument("--profile-file", help=argparse.SUPPRESS)
     parser.add_argument("--control-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
@@ -119,7 +120,7 @@ def run(model: Model, mountpoint: str, options: argparse.Namespace) -> None:
 
     server = listen(commands, options.control) if options.control else None
     try:
-        serve(model, mountpoint, ready)
+        serve(model, mountpoint, ready, options.everyone)
     finally:
         stop.set()
         if server is not None:

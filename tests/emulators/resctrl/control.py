@@ -84,6 +84,10 @@ class Commands:
         """Someone unmounted resctrl and mounted it again: all groups are gone. Paths stay as they are."""
         self._model.remount(options)
 
+    def reset(self) -> None:
+        """As at the start: mounted anew, no script, time that passes by itself."""
+        self._model.reset()
+
     def domain_offline(self, domain: int) -> None:
         """The last CPU of a cache domain went away."""
         self._model.take_domain(domain)

@@ -160,10 +160,11 @@ class ResctrlFilesystem(mfusepy.Operations):  # type: ignore[misc]  # a base wit
         raise ResctrlError(errno.EPERM)
 
 
-def serve(model: Model, mountpoint: str, ready: Callable[[], None]) -> None:
+def serve(model: Model, mountpoint: str, ready: Callable[[], None], everyone: bool = False) -> None:
     """Mount at `mountpoint` and serve until it is unmounted or SIGTERM, SIGINT or SIGHUP comes.
 
-    Nothing is cached: neither names nor attributes nor content. Raises RuntimeError where mounting fails.
+    `everyone`: other users than this process's may enter, and the modes of files hold for them. Nothing is cached:
+    neither names nor attributes nor content. Raises RuntimeError where mounting fails.
     """
     version = (mfusepy.fuse_version_major, mfusepy.fuse_version_minor)
     threads = {"max_threads": 8, "max_idle_threads": 8} if version >= _THREADS_SINCE else {}
@@ -185,6 +186,8 @@ def serve(model: Model, mountpoint: str, ready: Callable[[], None]) -> None:
             attr_timeout=0,
             entry_timeout=0,
             negative_timeout=0,
+            allow_other=everyone,
+            default_permissions=everyone,
             **threads,
         )
     except RuntimeError:

@@ -26,9 +26,11 @@ def resctrl(tmp_path: Path) -> Iterator[Mounter]:
     with contextlib.ExitStack() as stack:
         count = 0
 
-        def mount(profile: str | Profile = "intel-2s", options: Iterable[str] | None = None) -> Handle:
+        def mount(
+            profile: str | Profile = "intel-2s", options: Iterable[str] | None = None, everyone: bool = False
+        ) -> Handle:
             nonlocal count
             count += 1
-            return stack.enter_context(mounted(profile, tmp_path / f"machine{count}", options))
+            return stack.enter_context(mounted(profile, tmp_path / f"machine{count}", options, everyone))
 
         yield mount

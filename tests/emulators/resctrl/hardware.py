@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tests.emulators.resctrl.parsing import set_bits
 from tests.emulators.resctrl.profiles import GIB, MIB, Bandwidth, Cache, Profile
 from tests.emulators.resctrl.schemata import UNLIMITED_MBPS, Controls, Schema
 from tests.emulators.resctrl.tasks import Label, Tasks
@@ -87,10 +88,14 @@ class Hardware:
         self._last = now
         if seconds == 0:
             return
-        for domain in self.domains:
-            demands = {label: self._demand(label, domain, busy, seconds) for label in labels}
+        asked = self._demands({label.rmid: label for label in labels}, busy, seconds)
+        targets: dict[tuple[int, int], float] = {}
+        exact: set[tuple[int, int]] = set()
+        for domain, demands in asked.items():
             self._traffic(domain, demands, seconds)
-            self._fill(domain, demands, seconds)
+            targets |= {(rmid, domain): size for rmid, size in self._targets(domain, demands).items()}
+            exact |= {(label.rmid, domain) for label, demand in demands.items() if demand.exact}
+        self._fill(targets, exact, seconds)
 
     def _cpu_seconds(self, tasks: Tasks, owners: Mapping[int, Label]) -> dict[tuple[Label, int], float]:
         """CPU seconds by (group, domain) since the last call: of its threads, and of its CPUs what others left."""
@@ -117,12 +122,22 @@ class Hardware:
             key = (label, self.profile.domain_of(self.domains, cpu))
             spent[key] = spent.get(key, 0.0) + seconds
 
-    def _demand(self, label: Label, domain: int, busy: Mapping[tuple[Label, int], float], seconds: float) -> Demand:
-        scripted = self.scripted.get((label.rmid, domain))
-        if scripted is not None:
-            return scripted
-        cpus = busy.get((label, domain), 0.0) / seconds
-        return Demand(cpus * self.model.bytes_per_cpu_second, cpus * self.model.footprint_per_cpu)
+    def _demands(
+        self, labels: Mapping[int, Label], busy: Mapping[tuple[Label, int], float], seconds: float
+    ) -> dict[int, dict[Label, Demand]]:
+        """By domain, of the groups that ask for anything there; a script stands above CPU time."""
+        found: dict[int, dict[Label, Demand]] = {}
+        for (label, domain), used in busy.items():
+            if used > 0 and labels.get(label.rmid) == label:
+                rate, size = self.model.bytes_per_cpu_second, self.model.footprint_per_cpu
+                found.setdefault(domain, {})[label] = Demand(used / seconds * rate, used / seconds * size)
+        for (rmid, domain), demand in self.scripted.items():
+            if rmid in labels:
+                of_domain = found.setdefault(domain, {})
+                of_domain.pop(labels[rmid], None)
+                if demand.exact or demand.bytes_per_second > 0:
+                    of_domain[labels[rmid]] = demand
+        return found
 
     def _traffic(self, domain: int, demands: Mapping[Label, Demand], seconds: float) -> None:
         rates = {label: self._held(label, domain, demand) for label, demand in demands.items()}
@@ -170,46 +185,43 @@ class Hardware:
                 return whole
         return domain if domain in schema.resource.domains else schema.resource.domains[0]
 
-    def _fill(self, domain: int, demands: Mapping[Label, Demand], seconds: float) -> None:
-        """Groups share each part of the cache by their demand; what one does not need the others do not get."""
-        targets = self._targets(domain, demands)
-        exact = {label.rmid for label, demand in demands.items() if demand.exact}
-        for (rmid, where), counter in self.counters.items():
-            if where != domain:
-                continue
-            target = targets.get(rmid, 0.0)
-            slow = FILL_SECONDS if target > counter.occupancy else LEAVE_SECONDS
-            step = 1.0 if rmid in exact else 1.0 - math.exp(-seconds / slow)
-            counter.occupancy += (target - counter.occupancy) * step
+    def _fill(self, targets: Mapping[tuple[int, int], float], exact: set[tuple[int, int]], seconds: float) -> None:
+        """Let occupancy go towards its target; what no one asks for leaves."""
+        fill, leave = (1.0 - math.exp(-seconds / slow) for slow in (FILL_SECONDS, LEAVE_SECONDS))
+        for key, counter in self.counters.items():
+            target = targets.get(key, 0.0)
+            if target != counter.occupancy:
+                step = 1.0 if key in exact else fill if target > counter.occupancy else leave
+                counter.occupancy += (target - counter.occupancy) * step
 
     def _targets(self, domain: int, demands: Mapping[Label, Demand]) -> dict[int, float]:
-        schema = self.controls.schema("L3DATA") or self.controls.schema("L3")
-        assert self.profile.monitoring is not None
-        size = self.profile.monitoring.cache_bytes
-        masks: dict[Label, int] = dict.fromkeys(demands, 1)
-        ways = 1
-        if schema is not None and isinstance(schema.resource, Cache):
-            ways = schema.resource.cbm_len
-            where = self._control_domain(schema, domain)
-            masks = {
-                label: self.controls.value(schema, where, label.closid)
-                if label.closid < schema.num_closids
-                else schema.resource.full
-                for label in demands
-            }
-        parts = max(1, len(self.profile.monitoring.subdomains.get(self._whole(domain), (domain,))))
+        """Groups share each way of the cache by their demand; what one does not need the others do not get."""
+        masks, way_bytes = self._masks(domain, demands)
+        asked = [0.0] * max((mask.bit_length() for mask in masks.values()), default=0)
+        for label, demand in demands.items():
+            for way in set_bits(masks[label]):
+                asked[way] += demand.bytes_per_second
         found: dict[int, float] = {}
         for label, demand in demands.items():
-            if demand.exact:
-                found[label.rmid] = demand.footprint_bytes
-                continue
-            room = 0.0
-            for way in range(ways):
-                if masks[label] >> way & 1 and demand.bytes_per_second > 0:
-                    rivals = sum(other.bytes_per_second for name, other in demands.items() if masks[name] >> way & 1)
-                    room += size / parts / ways * demand.bytes_per_second / rivals
-            found[label.rmid] = min(demand.footprint_bytes, room)
+            room = demand.footprint_bytes
+            if not demand.exact:
+                shares = (demand.bytes_per_second / asked[way] for way in set_bits(masks[label]))
+                room = min(room, way_bytes * sum(shares))
+            found[label.rmid] = room
         return found
+
+    def _masks(self, domain: int, demands: Mapping[Label, Demand]) -> tuple[dict[Label, int], float]:
+        """The ways that each group may fill, and the size of one; a cache without control is one way."""
+        monitoring = self.profile.monitoring
+        assert monitoring is not None
+        parts = max(1, len(monitoring.subdomains.get(self._whole(domain), ())))
+        size = monitoring.cache_bytes / parts
+        schema = self.controls.schema("L3DATA") or self.controls.schema("L3")
+        if schema is None or not isinstance(schema.resource, Cache):
+            return dict.fromkeys(demands, 1), size
+        where = self._control_domain(schema, domain)
+        masks = {label: self.controls.value(schema, where, label.closid) for label in demands}
+        return masks, size / schema.resource.cbm_len
 
     def _whole(self, domain: int) -> int:
         monitoring = self.profile.monitoring

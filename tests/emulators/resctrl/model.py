@@ -24,7 +24,7 @@ from tests.emulators.resctrl.state import LOCKSETUP, Group
 
 ROOT, CONTROL, MON_GROUPS, MONITOR, OTHER, FILE = "root", "control", "mon_groups", "monitor", "other", "file"
 SELF = Caller(1)
-READ_AGE = 0.02
+READ_AGE = 0.05
 """Seconds during which counters stay as they are: a burst of reads sees one moment."""
 
 
@@ -134,7 +134,8 @@ class Model:
         self._attributes: dict[int, _Attributes] = {}
         self._mount: Mount | None = None
         self._ticked = -math.inf
-        self.mount_up(self.profile.options if self.options is None else self.options)
+        self._options = self.profile.options if self.options is None else self.options
+        self.mount_up(self._options)
 
     def mount_up(self, options: Iterable[str]) -> None:
         """Mount. Raises ResctrlError EBUSY when mounted, EINVAL for an option that the machine cannot give."""
@@ -162,6 +163,15 @@ class Model:
             options = self.mounted.options if options is None else options
             self.unmount()
             self.mount_up(options)
+
+    def reset(self) -> None:
+        """As it was at the start: mounted anew, no script, time that passes."""
+        with self.lock:
+            self.faults.clear()
+            self.cuts.clear()
+            self.gone_code = errno.ENODEV
+            self.clock.frozen = None
+            self.remount(self._options)
 
     @property
     def mounted(self) -> Mount:

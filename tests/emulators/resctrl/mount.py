@@ -11,7 +11,15 @@ from tests.emulators.resctrl.hardware import CpuModel, Hardware
 from tests.emulators.resctrl.host import Caller, Host
 from tests.emulators.resctrl.io_alloc import IoAlloc
 from tests.emulators.resctrl.monitoring import LOCAL, MBM, OCCUPANCY, TOTAL, Monitor
-from tests.emulators.resctrl.parsing import SPACE, format_list, format_mask, kernel_int, parse_list, parse_mask
+from tests.emulators.resctrl.parsing import (
+    SPACE,
+    format_list,
+    format_mask,
+    kernel_int,
+    parse_list,
+    parse_mask,
+    set_bits,
+)
 from tests.emulators.resctrl.profiles import Profile
 from tests.emulators.resctrl.schemata import Controls
 from tests.emulators.resctrl.state import (
@@ -49,7 +57,7 @@ class Mount:
         check_options(profile, options)
         self.profile = profile
         self.options = options
-        self.status = LastCommand()
+        self.status = LastCommand(profile.old_words)
         self.controls = Controls(profile, options, self.status)
         self.hardware = Hardware(profile, self.controls, model)
         self.monitor = Monitor(profile.monitoring, self.hardware, self.status) if profile.monitoring else None
@@ -99,9 +107,9 @@ class Mount:
         self.tasks.refresh(always=False)
         owners: dict[int, Label] = {}
         for group in self.groups():
-            for cpu in range(self.profile.cpus):
-                if group.cpus >> cpu & 1 and (not group.control or cpu not in owners):
-                    owners[cpu] = Label(group.closid, group.rmid)
+            label = Label(group.closid, group.rmid)
+            # A MON group comes after its parent, whose CPUs include its own.
+            owners |= dict.fromkeys(set_bits(group.cpus), label)
         labels = [Label(group.closid, group.rmid) for group in self.groups() if group.mode in {SHAREABLE, EXCLUSIVE}]
         self.hardware.advance(now, self.tasks, owners, labels)
         self.rmids.check(now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import importlib.util
 import os
 import pickle
@@ -25,6 +26,7 @@ _DETACH = 2
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+@functools.cache
 def missing() -> str | None:
     """Why nothing can be mounted here, None where it can."""
     if os.geteuid() != 0:
@@ -58,7 +60,9 @@ def is_mounted(path: str) -> bool:
 class Handle:
     """A mounted machine."""
 
-    def __init__(self, profile: Profile, directory: Path, options: Iterable[str] | None) -> None:
+    def __init__(
+        self, profile: Profile, directory: Path, options: Iterable[str] | None = None, everyone: bool = False
+    ) -> None:
         self.profile = profile
         self.path = str(directory / "resctrl")
         """The mount point, in place of /sys/fs/resctrl."""
@@ -66,6 +70,7 @@ class Handle:
         """A text as of /proc/mounts, where the file system is called resctrl and has its options."""
         self._directory = directory
         self._options = options
+        self._everyone = everyone
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
         os.makedirs(self.path, exist_ok=True)
@@ -97,6 +102,8 @@ class Handle:
         command += ["--control-fd", str(theirs.fileno()), "--parent", str(os.getpid())]
         if self._options is not None:
             command += ["--options", ",".join(self._options)]
+        if self._everyone:
+            command.append("--everyone")
         with theirs, open(self._directory / "emulator.log", "ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()]
@@ -143,13 +150,16 @@ class Handle:
 
 
 @contextlib.contextmanager
-def mounted(profile: str | Profile, directory: Path, options: Iterable[str] | None = None) -> Iterator[Handle]:
+def mounted(
+    profile: str | Profile, directory: Path, options: Iterable[str] | None = None, everyone: bool = False
+) -> Iterator[Handle]:
     """A machine below `directory`: its mount point, its mounts file and its log. Always unmounts.
 
-    `options`: mount options instead of the profile's. The process that serves it notices when this one dies, and
-    unmounts by itself. Raises RuntimeError where mounting fails.
+    `options`: mount options instead of the profile's. `everyone`: other users may enter, as modes let them. The
+    process that serves it notices when this one dies, and unmounts by itself. Raises RuntimeError where mounting
+    fails.
     """
-    handle = Handle(PROFILES[profile] if isinstance(profile, str) else profile, directory, options)
+    handle = Handle(PROFILES[profile] if isinstance(profile, str) else profile, directory, options, everyone)
     try:
         yield handle
     finally:

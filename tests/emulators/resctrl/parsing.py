@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterator
 
 from tests.emulators.resctrl.errors import ResctrlError
 
@@ -49,6 +50,14 @@ def kernel_bool(text: str) -> bool:
     if head[:1] in {"0", "n", "f"} or head == "of":
         return False
     raise ResctrlError(errno.EINVAL)
+
+
+def set_bits(mask: int) -> Iterator[int]:
+    """Numbers of the bits that are set."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 def format_mask(mask: int, bits: int) -> str:

@@ -100,6 +100,8 @@ class Profile:
     offline: frozenset[int] = frozenset()
     old_order: bool = False
     """L3 first and names padded to the widest, as kernels before 5.14 print schemata."""
+    old_words: bool = False
+    """last_cmd_status in the wording of those kernels."""
     padded: bool = False
     """Values padded to one width, as those kernels do."""
     sparse_file: bool = True
@@ -211,8 +213,9 @@ _ALL = (
     replace(
         _INTEL,
         name="old-kernel",
-        text="intel-2s under a kernel of 2018: L3 first, padded values, no sparse_masks, few RMIDs",
+        text="intel-2s under a kernel of 2018: L3 first, padded values, no sparse_masks, other words",
         old_order=True,
+        old_words=True,
         padded=True,
         sparse_file=False,
         event_file=False,

@@ -120,12 +120,16 @@ class Rmids:
 
 
 class LastCommand:
-    """info/last_cmd_status: 512 bytes that all writers share."""
+    """info/last_cmd_status: 512 bytes that all writers share.
+
+    Old kernels began lines with a small letter and without an article: `old_words`.
+    """
 
     SIZE = 512
 
-    def __init__(self) -> None:
+    def __init__(self, old_words: bool = False) -> None:
         self._text = ""
+        self._old_words = old_words
 
     def clear(self) -> None:
         """A new command begins."""
@@ -133,6 +137,9 @@ class LastCommand:
 
     def say(self, line: str) -> None:
         """Add a line; what does not fit is cut."""
+        if self._old_words:
+            line = line.removeprefix("The ")
+            line = line[:1].lower() + line[1:]
         self._text = f"{self._text}{line}\n"[: self.SIZE - 1]
 
     def fail(self, code: int, line: str) -> ResctrlError:
