@@ -156,7 +156,7 @@ def play(surges: int, load: float, settings: Mapping[str, str], seed: int) -> li
         stack.enter_context(stage.run(BE, "-m", "standalone.load", "burn", "--processes", str(4 * cpus)))
         agent = AgentProcess(stage, settings)
         stack.callback(agent.end, signal.SIGTERM)
-        wait_for_turns(agent, 3)
+        agent.wait_for_turns(3)
         os.nice(-20)
         stack.callback(os.nice, 20)
         seen = []
@@ -168,18 +168,6 @@ def play(surges: int, load: float, settings: Mapping[str, str], seed: int) -> li
             if number % 20 == 0:
                 print(f"{number} of {surges} surges", file=sys.stderr, flush=True)
         return seen
-
-
-def wait_for_turns(agent: AgentProcess, turns: int) -> None:
-    """Until the agent has done so many turns. Raises SlacktideError when it ended or takes too long."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while True:
-        status = agent.status()
-        if status is not None and int(str(status["turn"])) >= turns:
-            return
-        if agent.process.poll() is not None or time.monotonic() > deadline:
-            raise SlacktideError(f"the agent did no {turns} turns (exit status {agent.process.poll()})")
-        time.sleep(0.02)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,13 +7,15 @@ import http.client
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from benchmarks.crowd import NODE, Crowd
+from benchmarks.crowd import NODE, START_SECONDS, Crowd
+from slacktide.errors import SlacktideError
 from slacktide.kernel.kubepods import pod_path
 from standalone.probe import get
 from standalone.runner.attempts import ContainerId, PodUid
@@ -97,6 +99,17 @@ class AgentProcess:
         except (OSError, http.client.HTTPException, msgspec.DecodeError):
             return None
         return found if code == 200 and found else None
+
+    def wait_for_turns(self, turns: int) -> None:
+        """Until it has done so many turns. Raises SlacktideError when it ended or takes too long."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            status = self.status()
+            if status is not None and int(str(status["turn"])) >= turns:
+                return
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise SlacktideError(f"the agent did no {turns} turns (exit status {self.process.poll()})")
+            time.sleep(0.02)
 
     def end(self, signal: int) -> int:
         """Send a signal and wait for the end; returns the exit status."""
