@@ -26,7 +26,7 @@ class Unknown(Exception):
 class DrillBoard:
     """`on_end` is called on the control thread with a drill that ended, and must not block.
 
-    `counters`: drills, aborted, failed.
+    `counters`: drills, drills_aborted, drills_failed.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class DrillBoard:
         self._watchers = 0
         self._unwatched_since = 0.0
         self._abort = ""
-        self.counters = {"drills": 0, "aborted": 0, "failed": 0}
+        self.counters = {"drills": 0, "drills_aborted": 0, "drills_failed": 0}
 
     def start(self, make: Callable[[str], Order]) -> str:
         """Begin the drill that `make` gives for a fresh id. Raises Busy."""
@@ -109,8 +109,9 @@ class DrillBoard:
             self._drill = after
             self._news.notify_all()
         if after.phase.ended:
-            for phase in ("aborted", "failed"):
-                self.counters[phase] += after.phase.value == phase
+            name = f"drills_{after.phase.value}"
+            if name in self.counters:
+                self.counters[name] += 1
             self._on_end(after)
 
     def _ended_by_people(self, drill: Drill, at: float) -> Drill:

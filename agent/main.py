@@ -14,20 +14,25 @@ from typing import Final
 
 from agent.act.executor import Executor
 from agent.act.journal import Journal
+from agent.act.kill import kill_all, place_to_kill
 from agent.act.relax import relax
 from agent.act.watchdog import Watchdog
 from agent.beat import Beat
+from agent.eviction import Victim
 from agent.host.affinity import Affinity
 from agent.host.cgroup import CgroupLister
+from agent.host.own import join as join_own
 from agent.host.probe import probe
 from agent.host.proc import Proc
 from agent.host.reader import HostReader
 from agent.host.schedstat import RunDelayReader
 from agent.host.signals import HostSignals
 from agent.host.threads import ThreadReader
+from agent.host.watch import CgroupWatch
 from agent.live import Live, status_of
 from agent.loop import Loop, Turn
 from agent.metrics import AgentMetrics
+from agent.parts import AgentParts, Helpers
 from agent.pods import PodBook
 from agent.policy.base import Context
 from agent.policy.registry import build as build_policies
@@ -97,8 +102,11 @@ class Agent:
         self._node = settings.node or platform.node().lower()
         self._policies = build_policies(settings.policies)
         hierarchy, lister = _host(settings)
+        self._own_cgroup(hierarchy)
         proc = Proc(settings.proc_root, time.monotonic)
         boot_id = proc.boot_id()
+        # Their processes are started here, before there is any thread or channel.
+        helpers = Helpers(settings, hierarchy, lister, tuple(sorted(os.sched_getaffinity(0))))
         self.capabilities = probe(hierarchy, lister, settings.proc_root, try_writes=not settings.observe_only)
         self._journal = Journal(settings.state_dir, boot_id)
         affinity = Affinity(settings.proc_root)
@@ -108,8 +116,15 @@ class Agent:
         cluster_metrics = ClusterMetrics(daemon.registry)
         self._client = connect(settings.cluster, "slacktide-agent", metrics=cluster_metrics)
         self._informer = Informer(
-            self._client, PODS, field_selector=f"spec.nodeName={self._node}", name="pods", metrics=cluster_metrics
+            self._client,
+            PODS,
+            field_selector=f"spec.nodeName={self._node}",
+            name="pods",
+            metrics=cluster_metrics,
+            on_add=lambda _pod: self._loop.wake(),
+            on_update=lambda _old, _new: self._loop.wake(),
         )
+        self._watch = CgroupWatch(lister, time.monotonic)
         self._delays = RunDelayReader(settings.proc_root, time.monotonic, settings.pressure_threads)
         self._spool = Spool(settings.state_dir, settings.report.spool_bytes, settings.report.spool_seconds)
         target = settings.predictor
@@ -120,6 +135,17 @@ class Agent:
             settings.report,
             partial(channel_to, target, settings.report) if target else None,
         )
+        self._parts = AgentParts(
+            daemon,
+            self._node,
+            boot_id,
+            hierarchy,
+            lister,
+            self.capabilities,
+            self._client,
+            helpers,
+            partial(_kill, hierarchy),
+        )
         self._live = Live()
         self._metrics = AgentMetrics(daemon.registry, self.capabilities)
         self._turns = 0
@@ -129,6 +155,17 @@ class Agent:
             partial(_relax, lister, self._journal),
             max(settings.watchdog_seconds, _SILENT_TURNS * settings.turn_seconds),
         )
+
+    def _own_cgroup(self, hierarchy: Hierarchy) -> None:
+        settings = self._daemon.settings
+        if not settings.own_cgroup:
+            return
+        try:
+            problems = join_own(hierarchy, settings.own_cgroup, settings.own_memory_bytes, os.getpid())
+        except ValueError as error:
+            raise SettingsError([f"own_cgroup: {error}"]) from error
+        for problem in problems:
+            _LOG.warning("own cgroup", problem=problem)
 
     def _adopt(self, lister: CgroupLister) -> Context:
         """Take over what an earlier agent left; its masks are given back where nothing places threads any more."""
@@ -163,6 +200,9 @@ class Agent:
             self._executor,
             on_turn=self._after_turn,
             on_sample=self._reporter.submit,
+            on_arrival=self._metrics.arrival,
+            watch=self._watch,
+            effects=self._parts.effects,
             threads=ThreadReader(lister, hierarchy, settings.proc_root, time.monotonic) if self._spreads else None,
         )
 
@@ -181,6 +221,7 @@ class Agent:
         self._daemon.health.add_ready("pods", lambda: None if self._informer.synced else "the API has not answered yet")
         self._informer.start()
         self._reporter.start()
+        self._parts.start()
         self._loop.start()
         self._watchdog.start()
 
@@ -193,10 +234,12 @@ class Agent:
                 _LOG.info("restored", writes=outcome.writes, problems=list(outcome.problems))
         else:
             _LOG.error("the control loop does not end: limits are left as they are")
+        self._parts.stop(restore=self._daemon.settings.restore_on_stop)
         self._reporter.stop()
         self._informer.stop()
         self._client.close()
         self._spool.close()
+        self._watch.close()
         self._delays.close()
 
     def _turn_age(self) -> str | None:
@@ -208,13 +251,17 @@ class Agent:
         """On the control thread: publish status and metrics."""
         self._turns = turn.number
         counters = self._counters()
-        self._live.set(status_of(self._node, turn, self.capabilities, counters))
+        observes = self._daemon.settings.observe_only
+        drill = self._parts.drills.current()
+        status = status_of(self._node, turn, self.capabilities, counters, observe_only=observes, drill=drill)
+        self._live.set(status)
         self._metrics.turn(turn, counters, self._spool.size_bytes, connected=self._reporter.connected)
 
     def _counters(self) -> dict[str, int]:
         report = self._reporter.counters
         return {
             **self._loop.counters,
+            **self._parts.counters(),
             **{name: self._executor.counters[name] for name in _EXECUTOR_COUNTERS},
             "watchdog": self._watchdog.fired,
             "spool_drops": self._spool.dropped + report["queue_drops"],
@@ -238,6 +285,10 @@ def _host(settings: AgentSettings) -> tuple[Hierarchy, CgroupLister]:
         return hierarchy, CgroupLister(hierarchy, settings.cgroup_root)
     except ValueError as error:
         raise SettingsError([f"cgroup_root: {error}"]) from error
+
+
+def _kill(hierarchy: Hierarchy, victim: Victim, seconds: float) -> int:
+    return kill_all(place_to_kill(hierarchy, victim.group), seconds)
 
 
 def _relax(lister: CgroupLister, journal: Journal) -> int:

@@ -7,11 +7,14 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from agent.act import eviction_log
+from agent.act import resctrl as rdt
 from agent.capabilities import Capabilities
 from agent.loop import Turn
 from slacktide.tier import Tier
 
 _TURN_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_ARRIVAL_BUCKETS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _UNKNOWN: Final = float("nan")
 
 COUNTED: Final = {
@@ -39,7 +42,15 @@ COUNTED: Final = {
     "samples_acknowledged": "Samples the predictor has made durable.",
     "samples_refused": "Samples the predictor refused for good.",
     "stream_failures": "Streams to the predictor that ended in an error.",
+    "arrivals": "Pods and containers that were judged on arrival.",
+    "arrivals_unknown": "Newcomers that the API did not have yet.",
+    "drills": "Drills that were started.",
+    "drills_aborted": "Drills that were ended early, by people or by the dead-man timer.",
+    "drills_failed": "Drills after which BE did not get its room back in time.",
+    **eviction_log.COUNTED,
+    **rdt.COUNTED,
 }
+"""Counters and what they count."""
 
 
 class AgentMetrics:
@@ -49,6 +60,19 @@ class AgentMetrics:
         self._turn_seconds = Histogram(
             "slacktide_agent_turn_seconds", "Time one turn took.", buckets=_TURN_BUCKETS, registry=registry
         )
+        self._arrival_seconds = Histogram(
+            "slacktide_agent_arrival_seconds",
+            "Time from when a new container was seen until its limits were written.",
+            buckets=_ARRIVAL_BUCKETS,
+            registry=registry,
+        )
+        self._rungs = Gauge(
+            "slacktide_agent_rung_level", "Level of each rung of the ladder; 0 is open.", ["rung"], registry=registry
+        )
+        self._closed = Gauge(
+            "slacktide_agent_closed", "1 while nothing more may be sold on the node.", registry=registry
+        )
+        self._frozen = Gauge("slacktide_agent_frozen_pods", "Pods that the agent froze.", registry=registry)
         self._tier_cpu = Gauge("slacktide_agent_tier_cpu_millis", "CPU use by tier.", ["tier"], registry=registry)
         self._tier_memory = Gauge(
             "slacktide_agent_tier_memory_bytes", "Working set by tier.", ["tier"], registry=registry
@@ -80,6 +104,10 @@ class AgentMetrics:
         for what, reason in capabilities.skipped.items():
             skipped.labels(what, reason).set(1)
 
+    def arrival(self, seconds: float) -> None:
+        """After each newcomer that got its limits."""
+        self._arrival_seconds.observe(seconds)
+
     def turn(self, turn: Turn, counters: Mapping[str, int], spool_bytes: int, *, connected: bool) -> None:
         """After each turn; `counters` are totals since start."""
         snapshot = turn.snapshot
@@ -95,6 +123,10 @@ class AgentMetrics:
         self._pressure.clear()
         if snapshot.pressure is not None:
             self._pressure.labels(snapshot.pressure.kind).set(snapshot.pressure.value)
+        for name, rung in turn.plan.rungs.items():
+            self._rungs.labels(name).set(rung.level)
+        self._closed.set(1 if turn.plan.closed else 0)
+        self._frozen.set(len(snapshot.evictor.frozen) if snapshot.evictor is not None else 0)
         self._steal.set(_UNKNOWN if snapshot.steal_ratio is None else snapshot.steal_ratio)
         self._spool.set(spool_bytes)
         self._connected.set(1 if connected else 0)

@@ -62,10 +62,15 @@ class AgentSettings(DaemonSettings, frozen=True):
     resources: ResourceNames = ResourceNames()
     policies: Annotated[
         tuple[str, ...], Meta(description="policies in force, mildest first; an unknown name lists the known")
-    ] = ("weight", "spread", "suppress", "contention")
+    ] = (
+        *("batch_limits", "weight", "spread", "suppress", "contention", "cache_bandwidth"),
+        *("close", "evict", "kill"),
+    )
     own_cgroup: Annotated[
         str,
-        Meta(description="cgroup (slacktide-NAME) that the agent makes for itself; empty: it stays where it was started"),
+        Meta(
+            description="cgroup (slacktide-NAME) that the agent makes for itself; empty: it stays where it was started"
+        ),
     ] = ""
     own_memory_bytes: Annotated[
         int, Meta(ge=64 << 20, le=1 << 36, description="bound on the memory of that cgroup")

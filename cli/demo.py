@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.app import agent_status
+from cli.drills import Rehearsal, rehearse
 from cli.gather import Room, room_of
 from slacktide.cluster import NODES, PODS, Client
 from slacktide.cluster.errors import ClusterError
@@ -28,6 +30,9 @@ from standalone.state import StateDir
 
 LS_LOAD = 0.6
 RUN_SECONDS = 6.0
+DRILL_SECONDS = 1.0
+DRILL_PATIENCE_SECONDS = 30.0
+"""BE gets its room back by steps of ten percent, so the way back takes longer than the cut."""
 
 
 @dataclass
@@ -90,15 +95,16 @@ def results_table(done: list[tuple[str, Measurement]]) -> Table:
 
 
 class Demo:
-    """Runs the three parts and keeps the view up to date."""
+    """Runs the three parts and a drill, and keeps the view up to date."""
 
     def __init__(self, plan: Plan, on_phase: Callable[[str], None]) -> None:
         self.view = View(plan)
         self.left_out: str | None = None
+        self.drill: Rehearsal | None = None
         self._on_phase = on_phase
 
     def run(self) -> None:
-        """All three parts, one after another."""
+        """All parts, one after another; the drill is beside the load of the third."""
         self._measure("alone", lambda: run_plain(self.view.plan, False, self._progress))
         self._measure("beside BE, without Slacktide", lambda: run_plain(self.view.plan, True, self._progress))
         self._phase("starting Slacktide")
@@ -106,13 +112,18 @@ class Demo:
             self.left_out = left_out(client)
             name = "beside BE, with Slacktide" if self.left_out is None else "beside BE, Slacktide without limits"
             with self._watching(state, client):
-                self._measure(name, lambda: run_managed(client, self.view.plan, self._progress))
+                drill = functools.partial(self._rehearse, state)
+                self._measure(name, lambda: run_managed(client, self.view.plan, self._progress, drill))
             self._phase("stopping Slacktide")
         self.view.phase = ""
 
     def _measure(self, name: str, run: Callable[[], Measurement]) -> None:
         self._phase(name)
         self.view.done.append((name, run()))
+
+    def _rehearse(self, state: StateDir) -> None:
+        self._phase("a drill: LS pressure is raised as a signal")
+        self.drill = rehearse(f"unix:{state.drill_socket}", DRILL_SECONDS, "demo", DRILL_PATIENCE_SECONDS)
 
     def _phase(self, name: str) -> None:
         self.view.phase, self.view.elapsed = name, 0.0
@@ -167,17 +178,36 @@ def run_demo(output: str, console: Console, seconds: float = RUN_SECONDS) -> int
         with Live(demo.view, console=console, refresh_per_second=4, transient=True):
             demo.run()
     if output == "json":
-        document = {"plan": plan, "results": dict(demo.view.done), "left_out": demo.left_out}
+        document = {
+            "plan": plan,
+            "results": dict(demo.view.done),
+            "drill": demo.drill,
+            "left_out": demo.left_out,
+        }
         console.out(msgspec.json.encode(document).decode(), highlight=False)
         return 0
     console.print(demo.view.headline())
     console.print(results_table(demo.view.done))
+    if demo.drill is not None:
+        console.print(drill_line(demo.drill), highlight=False)
     if demo.left_out:
         console.print(
             f"Left out: limits on BE. {demo.left_out}. Run as root on a machine with writable cgroups to see them."
         )
     console.print(f"Took {time.monotonic() - started:.0f} s; nothing is left behind.", style="dim")
     return 0
+
+
+def drill_line(drill: Rehearsal) -> str:
+    """What the ladder did when LS pressure rose, in one line."""
+    if drill.detected_millis is None:
+        return f"Drill: {drill.problem or 'the node did not answer'}."
+    steps = [f"seen after {drill.detected_millis} ms"]
+    if drill.throttled_millis is not None:
+        steps.append(f"BE cut after {drill.throttled_millis} ms ({drill.answer})")
+    if drill.recovered_millis is not None:
+        steps.append(f"BE had all its room back after {drill.recovered_millis / 1000:.0f} s")
+    return f"Drill, LS pressure raised for {DRILL_SECONDS:g} s: {', '.join(steps)}."
 
 
 def _cores(millis: int | None) -> str:

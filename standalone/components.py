@@ -45,7 +45,8 @@ def components(state: StateDir, node: str) -> tuple[Component, ...]:
         _component(state, "predictor", "predictor", predictor),
         _component(state, "scheduler", "scheduler_plugins", scheduler),
     )
-    watcher = (*agent, "--predictor", f"unix:{state.predictor_socket}")
+    own = ("--own-cgroup", state.agent_cgroup, "--drill.listen", f"unix:{state.drill_socket}")
+    watcher = (*agent, *own, "--predictor", f"unix:{state.predictor_socket}")
     # The CPU that the others burn while they start would be the first thing the agent measures, and the forecast
     # of a fresh node would take it for the machine's own need.
     calm = tuple(other.name for other in others)

@@ -80,6 +80,11 @@ class StateDir:
         return os.path.join(self.root, "run", "predictor.sock")
 
     @property
+    def drill_socket(self) -> str:
+        """Socket on which the agent serves drills."""
+        return os.path.join(self.root, "run", "drill.sock")
+
+    @property
     def database(self) -> str:
         """The API server's objects."""
         return os.path.join(self.root, "api", "objects.sqlite")
@@ -117,7 +122,12 @@ class StateDir:
 
     def sockets(self) -> list[str]:
         """Every socket that a running instance has."""
-        return [self.api_socket, self.predictor_socket, *(self.observe_socket(name) for name in _OBSERVED)]
+        return [
+            self.api_socket,
+            self.predictor_socket,
+            self.drill_socket,
+            *(self.observe_socket(name) for name in _OBSERVED),
+        ]
 
 
 def resolve(option: str | None, environ: Mapping[str, str], euid: int) -> str:

@@ -6,17 +6,27 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from agent.policy.base import Policy
+from agent.policy.batch_limits import BatchLimits
+from agent.policy.cache_bandwidth import CacheBandwidth
+from agent.policy.close import Close
 from agent.policy.contention import Contention
+from agent.policy.evict import Evict
+from agent.policy.kill import Kill
 from agent.policy.spread import Spread
 from agent.policy.suppress import Suppress
 from agent.policy.weight import Weight
 from slacktide.errors import SettingsError
 
 POLICIES: Final[dict[str, Callable[[], Policy]]] = {
+    BatchLimits.name: BatchLimits,
     Weight.name: Weight,
     Spread.name: Spread,
     Suppress.name: Suppress,
     Contention.name: Contention,
+    CacheBandwidth.name: CacheBandwidth,
+    Close.name: Close,
+    Evict.name: Evict,
+    Kill.name: Kill,
 }
 """In the order of the ladder: the mildest first."""
 

@@ -150,15 +150,22 @@ def be_pod(plan: Plan, name: str, directory: str) -> dict[str, object]:
     return _pod(name, "be", be_command(plan, directory), requests)
 
 
-def run_managed(client: Client, plan: Plan, progress: Progress | None = None) -> Measurement:
-    """LS and BE as pods of a running Slacktide; both are gone again on return."""
+def run_managed(
+    client: Client, plan: Plan, progress: Progress | None = None, after: Callable[[], None] = lambda: None
+) -> Measurement:
+    """LS and BE as pods of a running Slacktide; both are gone again on return.
+
+    `after` is called while both still run, when all is measured.
+    """
     names = [f"{kind}-{os.getpid()}-{time.monotonic_ns() % 1_000_000}" for kind in ("ls", "be")]
     with scratch() as directory, _pods(client, names):
         client.create(PODS, ls_pod(plan, names[0], directory), "default")
         wait_running(client, names[0], 30.0)
         client.create(PODS, be_pod(plan, names[1], directory), "default")
         wait_running(client, names[1], 30.0)
-        return measure(plan, directory, with_be=True, progress=progress)
+        measured = measure(plan, directory, with_be=True, progress=progress)
+        after()
+        return measured
 
 
 def wait_running(client: Client, name: str, seconds: float) -> Pod:

@@ -172,7 +172,7 @@ def test_nobody_watching_ends_it(board, clock, ended):
     assert board.active() is None
     assert ended[0].phase is Phase.ABORTED
     assert ended[0].message == "nobody watched for 5 s"
-    assert board.counters == {"drills": 1, "aborted": 1, "failed": 0}
+    assert board.counters == {"drills": 1, "drills_aborted": 1, "drills_failed": 0}
 
 
 def test_abort_is_idempotent_and_knows_its_drill(board, ended):

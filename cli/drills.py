@@ -1,0 +1,73 @@
+"""Asks an agent for a drill and follows it to its end."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import grpc
+
+from slacktide.v1 import drill_pb2 as pb
+from slacktide.v1 import drill_pb2_grpc
+
+CALL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """How a node answered to raised LS pressure; milliseconds since it was raised, None for what did not happen.
+
+    `problem` says why there was no drill, or how it failed; empty when it went well.
+    """
+
+    detected_millis: int | None = None
+    throttled_millis: int | None = None
+    recovered_millis: int | None = None
+    answer: str = ""
+    """What the node did, in its own words."""
+    problem: str = ""
+
+
+def rehearse(target: str, seconds: float, reason: str, patience_seconds: float) -> Rehearsal:
+    """Raise the signal of LS pressure at `target` (gRPC form) for `seconds`; nobody is evicted.
+
+    After `patience_seconds` in all the drill is ended, whether BE has its room back or not.
+    """
+    request = pb.StartDrillRequest(
+        pressure=pb.PRESSURE_KIND_SIGNAL, duration_millis=int(seconds * 1000), victim_budget=0, reason=reason
+    )
+    answer, last = "", None
+    with grpc.insecure_channel(target, options=[("grpc.keepalive_time_ms", 10_000)]) as channel:
+        stub = drill_pb2_grpc.DrillServiceStub(channel)
+        try:
+            drill_id = stub.StartDrill(request, timeout=CALL_SECONDS, wait_for_ready=True).drill_id
+            for last in stub.WatchDrill(pb.WatchDrillRequest(drill_id=drill_id), timeout=patience_seconds):
+                if last.phase == pb.DRILL_PHASE_THROTTLED:
+                    answer = last.message
+        except grpc.RpcError as error:
+            if last is None or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                return Rehearsal(problem=f"{error.code().name.lower()}: {error.details()}")
+            last = _ended(stub, drill_id) or last
+    result = last.result if last is not None else pb.DrillResult()
+    recovered = last is not None and last.phase == pb.DRILL_PHASE_RECOVERED
+    return Rehearsal(
+        detected_millis=_optional(result, "detected_millis"),
+        throttled_millis=_optional(result, "throttled_millis"),
+        recovered_millis=_optional(result, "recovered_millis"),
+        answer=answer,
+        problem="" if recovered or last is None else last.message,
+    )
+
+
+def _ended(stub: drill_pb2_grpc.DrillServiceStub, drill_id: str) -> pb.WatchDrillResponse | None:
+    """End a drill that takes too long; its last word."""
+    with contextlib.suppress(grpc.RpcError):
+        stub.AbortDrill(pb.AbortDrillRequest(drill_id=drill_id), timeout=CALL_SECONDS)
+        messages = list(stub.WatchDrill(pb.WatchDrillRequest(drill_id=drill_id), timeout=CALL_SECONDS))
+        return messages[-1] if messages else None
+    return None
+
+
+def _optional(result: pb.DrillResult, field: str) -> int | None:
+    # Generated HasField takes literal names only.
+    return int(getattr(result, field)) if result.HasField(field) else None  # type: ignore[arg-type]
