@@ -278,22 +278,24 @@ def test_fifty_at_once_are_done_in_bounded_steps_with_rests_in_between():
 class Slow(FakeExecutor):
     """Takes its time."""
 
-    def __init__(self, clock):
+    def __init__(self, clock, seconds):
         super().__init__()
         self.clock = clock
+        self.seconds = seconds
 
     def apply(self, plan, groups, identities, *, whole=True):
-        self.clock.pass_(0.02)
+        self.clock.pass_(self.seconds)
         return super().apply(plan, groups, identities, whole=whole)
 
 
-def test_arrivals_rest_for_as_long_as_they_took():
+@pytest.mark.parametrize(("took", "rest"), [(0.004, 0.004), (0.2, 0.01)])
+def test_arrivals_rest_for_as_long_as_they_took_but_not_for_long(took, rest):
     rig = Rig()
-    rig.loop._executor = Slow(rig.clock)
+    rig.loop._executor = Slow(rig.clock, took)
     rig.pods.pods.append(be("new"))
     rig.come("new", CID)
     rig.arrive()
-    assert rig.loop._rest_until == pytest.approx(rig.clock.now + 0.02)
+    assert rig.loop._rest_until == pytest.approx(rig.clock.now + rest)
 
 
 def test_a_limit_in_force_covers_the_newcomer_and_is_split_anew_in_the_same_step():

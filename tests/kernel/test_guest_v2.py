@@ -31,11 +31,13 @@ SUITE = (
     "tests/kernel/test_runner_cgroups.py",
     "tests/kernel/test_agent_cgroups.py",
     "tests/kernel/test_agent_spread.py",
+    "tests/kernel/test_agent_batch_limits.py",
 )
 
 OF_V1_ONLY = {
     "tests/kernel/test_agent_cgroups.py::test_a_quota_reaches_a_pod_whose_container_has_one",
     "tests/kernel/test_agent_cgroups.py::test_burst_and_a_lower_quota",
+    "tests/kernel/test_agent_batch_limits.py::test_a_memory_limit_below_what_is_in_use_is_refused_told_and_tried_again",
 }
 
 PYTEST = (sys.executable, "-m", "pytest", "-p", "pytest_timeout", "-p", "no:cacheprovider")
