@@ -44,7 +44,7 @@ from slacktide.cluster.errors import ApiError, ClusterError, Conflict, ServerErr
 from slacktide.cluster.evict import Eviction
 from slacktide.cluster.evict import Outcome as ApiOutcome
 from slacktide.cluster.retry import Backoff
-from slacktide.errors import Gone, KernelError
+from slacktide.errors import Gone, KernelError, Refused
 from slacktide.objects import Pod
 from slacktide.observe import get_logger
 from slacktide.settings import Settings
@@ -98,7 +98,7 @@ class EvictionApi(Protocol):
 Killer = Callable[[Victim, float], object]
 """Kills all processes of the victim's cgroup, its inode verified just before, within so many seconds.
 
-Raises Gone where that cgroup is not there any more, other KernelErrors where the kernel said no.
+Raises Gone where that cgroup is not there any more, Refused where some live on, other KernelErrors for a plain no.
 """
 
 
@@ -374,13 +374,17 @@ class Evictor:
             self._log.attempted(victim, Outcome.DRY, "observing only, nobody was killed")
             return
         began = self._clock()
+        detail = "its processes were killed"
         try:
             self._kill(victim, self._settings().kill_seconds)
+        except Refused as error:
+            # Signals were sent, and what is stuck in the kernel ends when it can: a second victim would be innocent.
+            detail = str(error)
         except KernelError as error:
             self._log.release(entry)
             self._log.attempted(victim, Outcome.GONE if isinstance(error, Gone) else Outcome.REFUSED, str(error))
             return
-        self._log.attempted(victim, Outcome.SENT, "its processes were killed", began=began)
+        self._log.attempted(victim, Outcome.SENT, detail, began=began)
         self._log.tell(victim, "Warning", "SlacktideKilled", f"Killed for lack of memory: {victim.reason}")
         until = self._clock() + self._settings().follow_seconds
         self._follow[victim.uid] = (_as_eviction(victim), until)
