@@ -18,7 +18,7 @@ from agent.host.watch import Arrival, CgroupWatch
 from agent.loop import Loop
 from agent.pods import PodBook
 from agent.policy.base import Context, Desired, Plan, Request
-from agent.policy.batch_limits import BatchLimits, BatchLimitsSettings
+from agent.policy.batch_limits import BatchLimits
 from agent.policy.weight import Weight
 from agent.settings import AgentSettings
 from agent.snapshot import PodIdentity
@@ -30,10 +30,6 @@ from tests.agent.twins import CAPABLE, FakeClock, FakeExecutor, FakeHost, FakePo
 from tests.patience import PATIENCE
 
 NAMES = ResourceNames()
-
-
-class WithLimits(AgentSettings, frozen=True):
-    batch_limits: BatchLimitsSettings = BatchLimitsSettings()
 
 
 def be(uid, cpu="500"):
@@ -93,7 +89,7 @@ class Rig:
         self.executor = FakeExecutor()
         self.watch = FakeWatch()
         self.took = []
-        self.settings = settings or WithLimits()
+        self.settings = settings or AgentSettings()
         self.loop = Loop(
             lambda: self.settings,
             self.host,
@@ -337,7 +333,7 @@ def test_before_the_first_decision_newcomers_wait_for_the_turn(turns):
 
 def test_observe_only_writes_nothing():
     for rig in (
-        Rig(settings=WithLimits(observe_only=True)),
+        Rig(settings=AgentSettings(observe_only=True)),
         Rig(capabilities=Capabilities(mode="v1", cpu_version=1, run_delay=True)),
     ):
         rig.pods.pods.append(be("new"))
@@ -429,7 +425,7 @@ class Live:
     def __init__(self, tmp_path):
         self.tree = Tree(tmp_path)
         self.tree.group("kubepods/besteffort")
-        self.rig = rig = Rig(settings=WithLimits(beat_seconds=10, turn_seconds=60))
+        self.rig = rig = Rig(settings=AgentSettings(beat_seconds=10, turn_seconds=60))
         lister = self.tree.lister()
         lister.pods()
         rig.watch = CgroupWatch(lister, time.monotonic)

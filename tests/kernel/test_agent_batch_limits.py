@@ -22,7 +22,7 @@ from agent.host.watch import CgroupWatch
 from agent.loop import Loop
 from agent.pods import PodBook
 from agent.policy.base import Context
-from agent.policy.batch_limits import BatchLimits, BatchLimitsSettings, weight_of
+from agent.policy.batch_limits import BatchLimits, weight_of
 from agent.policy.weight import Weight
 from agent.settings import AgentSettings
 from slacktide.objects import Container, ContainerStatus, PodSpec, PodStatus, ResourceRequirements
@@ -46,10 +46,6 @@ NAMES = ResourceNames()
 MIB = 1 << 20
 NEW = f"kubepods/besteffort/pod{UID_BE2}"
 SWAP = "SwapTotal:             0 kB" not in Path("/proc/meminfo").read_text()
-
-
-class WithLimits(AgentSettings, frozen=True):
-    batch_limits: BatchLimitsSettings = BatchLimitsSettings()
 
 
 def be(uid, cpu="500", memory=64 * MIB, request="250", ids=(CID,)):
@@ -78,7 +74,7 @@ class Rig:
 
     def __init__(self, node, state, *pods, turn_seconds=0.2):
         self.node = node
-        self.settings = WithLimits(turn_seconds=turn_seconds)
+        self.settings = AgentSettings(turn_seconds=turn_seconds)
         lister = CgroupLister(HIERARCHY, node.root)
         proc = Proc("/proc", time.monotonic)
         capabilities = probe(HIERARCHY, lister, "/proc")
@@ -243,7 +239,7 @@ def test_pods_that_come_all_at_once_and_go_leave_nothing(node, tmp_path):
                 for group in (f"{name}/{CID}", name):
                     wait_for(lambda group=group, mount=mount: remove(Path(mount, node.root, group)), "removal")
         wait_for(lambda: not rig.journal.entries(), "an empty journal")
-        assert rig.watch.watches == watches
+        wait_for(lambda: rig.watch.watches == watches, "the end of their watches")
         assert rig.executor.counters["refused"] == 0
 
 
