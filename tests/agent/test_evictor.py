@@ -15,15 +15,18 @@ from agent.act.eviction_log import COUNTED, EvictionLog
 from agent.act.evictor import Bounds, Evictor, EvictorSettings, bounds_of
 from agent.act.ledger import Ledger
 from agent.act.pod_killer import pod_killer
+from agent.capabilities import Capabilities
 from agent.eviction import EvictorView, Outcome, Victim, Way
-from agent.policy.evict import EvictSettings
+from agent.policy.base import Context
+from agent.policy.evict import Evict, EvictSettings
 from agent.policy.kill import KillSettings
-from agent.snapshot import PodIdentity
+from agent.snapshot import NodeSnapshot, PodIdentity, PodSnapshot
 from slacktide.cluster import EVENTS, NAMESPACES, NODES, PDBS, PODS, EventRecorder, connect, errors
 from slacktide.cluster.evict import Eviction
 from slacktide.cluster.evict import Outcome as Api
 from slacktide.errors import Gone, KernelError, Refused
 from slacktide.kernel.hierarchy import Hierarchy
+from slacktide.status import Usage
 from slacktide.tier import Tier
 from tests.agent.twins import FakeClock
 from tests.patience import PATIENCE
@@ -500,6 +503,47 @@ def test_events_that_wait_are_bounded(world):
     assert len(world.events.said) == 200
     assert world.events.said[-1][0] == "p249"
     assert world.counters["eviction_events_lost"] == 50
+
+
+@pytest.mark.parametrize(("grace", "call_seconds"), [(1.0, 0.0), (20.0, 0.0), (20.0, 3.0), (90.0, 12.0)])
+@pytest.mark.parametrize("restart", [False, True])
+def test_policy_and_evictor_together_evict_just_enough(tmp_path, grace, call_seconds, restart):
+    """k8s#41032, #43166, koordinator#3137: pods that go slowly, an API that is slow, an agent that is started anew."""
+    gib = 1 << 30
+    world, policy, settings = World(tmp_path), Evict(), EvictSettings(fresh_samples=2, cooldown_seconds=5)
+    world.api.call_seconds = call_seconds
+    context = Context(capabilities=Capabilities(mode="v2", cpu_version=2))
+    state, gone_at = policy.start(context), {}
+    here = {f"p{index}" for index in range(12)}
+    for turn in range(500):
+        now = world.clock.now
+        here -= {name for name, at in gone_at.items() if now >= at}
+        identities = pods(*here, grace_seconds=grace)
+        identities = {uid: replace(one, terminating=one.name in gone_at) for uid, one in identities.items()}
+        look = NodeSnapshot(
+            at=now,
+            window_seconds=1.0,
+            capacity=Usage(cpu_millis=10_000, memory_bytes=100 * gib),
+            tiers={tier: Usage(cpu_millis=100) for tier in Tier},
+            pods=tuple(
+                PodSnapshot(identity=one, group=f"kubepods/{one.name}", usage=Usage(cpu_millis=100, memory_bytes=gib))
+                for one in identities.values()
+            ),
+            memory_available_bytes=(16 - len(here)) * gib,
+            evictor=world.evictor.view(),
+        )
+        desired, state = policy.decide(look, state, settings, context)
+        world.evictor.want(desired.victims, identities, look.evictor)
+        world.evictor.step()
+        for name, _ in world.api.asked:
+            gone_at.setdefault(name, world.clock.now + grace)
+        world.clock.pass_(max(1.0, now + 1.0 - world.clock.now))
+        if restart and turn % 7 == 6:
+            world = World(tmp_path, clock=world.clock)
+            world.api.call_seconds, state = call_seconds, policy.start(context)
+    # An agent that starts anew at 5 GiB or more finds nothing missing: it stops earlier, and never later.
+    assert len(gone_at) in ({1, 2, 3, 4} if restart else {4}), "from 4 to 8 GiB, one GiB a pod"
+    assert len(here) == 12 - len(gone_at)
 
 
 def test_every_counter_is_described():
