@@ -13,7 +13,7 @@ help:
 	@echo "make lint    ruff, mypy, import rules, protocol lint"
 	@echo "make guest-tools  fetch QEMU and a kernel for the tests on a real cgroup v2"
 	@echo "make proto   generate slacktide/v1 from proto/"
-	@echo "make bench   colocation benchmark, JSON"
+	@echo "make bench   all benchmarks and docs/benchmarks.md (two hours, on a quiet machine)"
 
 setup: $(STAMP)
 
@@ -63,8 +63,13 @@ lock:
 	  $(VENV)-lock/bin/python -m pip freeze --exclude-editable | sort -f; } > constraints.txt
 	rm -rf $(VENV)-lock
 
+# On a machine that does nothing else: two hours. The page is made from what was kept.
 bench: setup
-	$(BIN)/python -m benchmarks.colocation --output json
+	$(BIN)/python -m benchmarks.colocation --matrix --save
+	$(BIN)/python -m benchmarks.reaction --save
+	$(BIN)/python -m benchmarks.agent_cost --save
+	$(BIN)/python -m benchmarks.crash --save
+	$(BIN)/python -m benchmarks.page
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
