@@ -1,7 +1,8 @@
 """Starts the node agent: probes the host, adopts what an earlier agent left, runs the loop until it is told to stop.
 
-Threads: control (loop), spool and stream (report), watchdog, the informer's and the observe server's. Stopping ends
-the loop first, then restores, then the rest, so that nothing is written after it was restored.
+Threads: control (loop), spool and stream (report), guard (which feeds the watchdog, a process of its own), the
+informer's and the observe server's. Stopping ends the loop first, then restores, then the rest, so that nothing is
+written after it was restored.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import time
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from agent.act.executor import Executor
+from agent.act.guard import Guard
 from agent.act.journal import Journal
 from agent.act.kill import kill_all, place_to_kill
-from agent.act.relax import relax
-from agent.act.watchdog import Watchdog
+from agent.act.owner import Ownership
 from agent.beat import Beat
 from agent.eviction import Victim
 from agent.host.affinity import Affinity
@@ -41,7 +44,6 @@ from agent.report import Reporter, channel_to
 from agent.settings import AgentSettings
 from agent.spool import Spool
 from slacktide.cluster import PODS, ClusterMetrics, Informer, connect
-from slacktide.disk import try_lock
 from slacktide.errors import SettingsError, StateError
 from slacktide.kernel.hierarchy import Hierarchy, discover
 from slacktide.observe import Daemon, get_logger, run_daemon
@@ -64,53 +66,37 @@ def _body(daemon: Daemon[AgentSettings]) -> int:
         os.makedirs(settings.state_dir, mode=0o700, exist_ok=True)
     except OSError as error:
         raise StateError(f"state_dir {settings.state_dir} cannot be made: {error.strerror}") from error
-    lock = _lock(settings.state_dir)
+    hierarchy, lister = _host(settings)
+    writes = not settings.observe_only
+    owner = Ownership(settings.state_dir, hierarchy, lister.root, settings.proc_root, node=writes)
     try:
-        agent = Agent(daemon)
+        agent = Agent(daemon, hierarchy, lister)
         agent.start()
         daemon.stop.wait()
         agent.stop()
     finally:
-        os.close(lock)
+        owner.close()
     return 0
-
-
-def _lock(directory: str) -> int:
-    """The right to be the only agent on this state directory, held as long as the descriptor is open."""
-    path = os.path.join(directory, "lock")
-    try:
-        descriptor = try_lock(path)
-    except OSError as error:
-        raise StateError(f"state_dir {directory} cannot be written: {error.strerror}") from error
-    if descriptor is None:
-        with open(path, encoding="ascii", errors="replace") as file:
-            owner = file.read(32).strip()
-        raise StateError(
-            f"another agent (pid {owner or 'unknown'}) uses {directory}; stop it or choose another --state-dir"
-        )
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
 
 
 class Agent:
     """All parts of one agent, wired; `start` and `stop` are called once each."""
 
-    def __init__(self, daemon: Daemon[AgentSettings]) -> None:
+    def __init__(self, daemon: Daemon[AgentSettings], hierarchy: Hierarchy, lister: CgroupLister) -> None:
         self._daemon = daemon
         settings = daemon.settings
         self._node = settings.node or platform.node().lower()
         self._policies = build_policies(settings.policies)
-        hierarchy, lister = _host(settings)
         self._own_cgroup(hierarchy)
         proc = Proc(settings.proc_root, time.monotonic)
         boot_id = proc.boot_id()
         # Their processes are started here, before there is any thread or channel.
+        self._guard = None if settings.observe_only else _guard(settings)
         helpers = Helpers(settings, hierarchy, lister, tuple(sorted(os.sched_getaffinity(0))))
         self.capabilities = probe(hierarchy, lister, settings.proc_root, try_writes=not settings.observe_only)
         self._journal = Journal(settings.state_dir, boot_id)
         affinity = Affinity(settings.proc_root)
-        self._executor = Executor(lister, self._journal, self.capabilities, affinity=affinity)
+        self._executor = Executor(lister, self._journal, self.capabilities, affinity=affinity, relaxed=self._lifted)
         self._spreads = Spread.name in settings.policies
         self._context = self._adopt(lister)
         cluster_metrics = ClusterMetrics(daemon.registry)
@@ -150,11 +136,10 @@ class Agent:
         self._metrics = AgentMetrics(daemon.registry, self.capabilities)
         self._turns = 0
         self._loop = self._make_loop(hierarchy, lister, proc)
-        self._watchdog = Watchdog(
-            lambda: self._loop.last_sign,
-            partial(_relax, lister, self._journal),
-            max(settings.watchdog_seconds, _SILENT_TURNS * settings.turn_seconds),
-        )
+
+    def _lifted(self) -> int:
+        """How often the watchdog lifted limits."""
+        return self._guard.fired if self._guard is not None else 0
 
     def _own_cgroup(self, hierarchy: Hierarchy) -> None:
         settings = self._daemon.settings
@@ -223,17 +208,23 @@ class Agent:
         self._reporter.start()
         self._parts.start()
         self._loop.start()
-        self._watchdog.start()
+        if self._guard is not None:
+            earlier = self._guard.earlier()
+            if earlier is not None:
+                _LOG.warning("the watchdog of an earlier agent lifted limits", report=msgspec.to_builtins(earlier))
+            self._guard.watch(lambda: self._loop.last_sign)
 
     def stop(self) -> None:
         """End the loop, restore, end the rest. A loop that hangs is not waited for, and nothing is restored over it."""
-        self._watchdog.stop()
-        if self._loop.stop(_LOOP_STOP_SECONDS):
+        ended = self._loop.stop(_LOOP_STOP_SECONDS)
+        if ended:
             if self._daemon.settings.restore_on_stop:
                 outcome = self._executor.restore()
                 _LOG.info("restored", writes=outcome.writes, problems=list(outcome.problems))
         else:
-            _LOG.error("the control loop does not end: limits are left as they are")
+            _LOG.error("the control loop does not end: the watchdog is left to lift its limits")
+        if self._guard is not None:
+            self._guard.stop(lift=not ended)
         self._parts.stop(restore=self._daemon.settings.restore_on_stop)
         self._reporter.stop()
         self._informer.stop()
@@ -263,7 +254,8 @@ class Agent:
             **self._loop.counters,
             **self._parts.counters(),
             **{name: self._executor.counters[name] for name in _EXECUTOR_COUNTERS},
-            "watchdog": self._watchdog.fired,
+            "watchdog": self._lifted(),
+            "watchdog_restarts": self._guard.restarts if self._guard is not None else 0,
             "spool_drops": self._spool.dropped + report["queue_drops"],
             "samples_sent": report["sent"],
             "samples_acknowledged": report["acknowledged"],
@@ -291,5 +283,7 @@ def _kill(hierarchy: Hierarchy, victim: Victim, seconds: float) -> int:
     return kill_all(place_to_kill(hierarchy, victim.group), seconds)
 
 
-def _relax(lister: CgroupLister, journal: Journal) -> int:
-    return relax(lister.hierarchy, journal.entries()) if lister.version is not None else 0
+def _guard(settings: AgentSettings) -> Guard:
+    """The watchdog; where turns are long, some may be missed before it acts."""
+    seconds = max(settings.watchdog_seconds, _SILENT_TURNS * settings.turn_seconds)
+    return Guard(settings.state_dir, settings.proc_root, seconds)

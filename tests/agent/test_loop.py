@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
 
-from agent.act.watchdog import Watchdog
 from agent.beat import Beat
 from agent.capabilities import Capabilities, Knob
 from agent.loop import Loop
@@ -245,29 +243,3 @@ def test_missed_periods_are_skipped_and_counted_once():
     assert loop._advance(10.0, 1.0, 17.5, "late_turns") == 18.5
     assert loop.counters["late_turns"] == 1
 
-
-def test_the_watchdog_fires_once_for_each_silence():
-    clock, lifted = FakeClock(), []
-    signs = {"last": clock.now}
-    watchdog = Watchdog(lambda: signs["last"], lambda: lifted.append(1) or 1, 5.0, clock)
-    clock.pass_(4.9)
-    assert not watchdog.check()
-    clock.pass_(0.2)
-    assert watchdog.check()
-    assert not watchdog.check()
-    signs["last"] = clock.now
-    assert not watchdog.check()
-    clock.pass_(6)
-    assert watchdog.check()
-    assert (len(lifted), watchdog.fired) == (2, 2)
-
-
-def test_the_watchdog_acts_while_the_control_thread_hangs():
-    lifted = threading.Event()
-    sign = time.monotonic()
-    watchdog = Watchdog(lambda: sign, lambda: lifted.set() or 1, 0.2)
-    watchdog.start()
-    try:
-        assert lifted.wait(10)
-    finally:
-        watchdog.stop()
