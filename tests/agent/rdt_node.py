@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent.act.resctrl import RdtWriter
 from agent.host.cgroup import PodGroup
-from agent.host.resctrl.groups import BE_GROUP, RdtTree
+from agent.host.resctrl.groups import BE_GROUP, RdtTree, is_ours
 from agent.host.resctrl.mount import RdtPlaces
 from agent.resctrl import RdtReading, Schemata
 from slacktide.kernel.hierarchy import Version
@@ -112,7 +112,7 @@ class RdtNode:
         root = Path(self.handle.path)
         for directory in sorted(path.parent for path in root.rglob("tasks")):
             name = str(directory.relative_to(root))
-            if foreign and (name == "." or "slacktide" in name):
+            if foreign and (name == "." or any(is_ours(part) for part in name.split("/"))):
                 continue
             schemata = directory / "schemata"
             tasks = "" if name == "." else (directory / "tasks").read_text()
