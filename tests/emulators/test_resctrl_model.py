@@ -1199,3 +1199,23 @@ def test_exclusive_groups_are_never_overlapped(steps):
         for name in groups.keys() - {""}:
             if there.read(f"{name}/mode") == "exclusive\n":
                 assert all(groups[name] & mask == 0 for other, mask in groups.items() if other != name)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["mkdir", "rmdir", "rename"]), st.integers(0, 5), st.integers(0, 5))))
+def test_no_id_is_lost_or_given_twice(steps):
+    there = model("few-rmids")
+    places = ["a", "b", "mon_groups/x", "a/mon_groups/y", "b/mon_groups/z", "mon_groups/w"]
+    for operation, one, other in steps:
+        arguments = [places[one], places[other]] if operation == "rename" else [places[one]]
+        try:
+            getattr(there, operation)(*arguments)
+        except ResctrlError:
+            continue
+        there.clock.advance(0.4)
+        groups = list(there.mounted.groups())
+        held = [group.rmid for group in groups] + list(there.mounted.rmids.waiting) + list(there.mounted.rmids.free_ids)
+        assert sorted(held) == list(range(PROFILES["few-rmids"].monitoring.num_rmids))
+        closids = [group.closid for group in groups if group.control]
+        assert sorted(closids) == there.mounted.closids.taken()
+        assert all(group.closid == group.parent.closid for group in groups if group.parent)

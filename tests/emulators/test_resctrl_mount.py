@@ -292,6 +292,28 @@ def test_a_script_sets_rates_and_time(machine):
         control.advance(minutes=1)
 
 
+def test_a_read_only_mount(resctrl):  # noqa: F811  # the parameter is the fixture
+    handle = resctrl("intel-2s", read_only=True)
+    assert fails(os.mkdir, f"{handle.path}/be") == "EROFS"
+    assert fails(os.open, f"{handle.path}/schemata", os.O_WRONLY) == "EROFS"
+    assert read(handle, "schemata").startswith("    MB:0=100;")
+    assert " resctrl ro,relatime 0 0" in Path(handle.mounts_file).read_text(encoding="utf-8")
+
+
+def test_a_slow_file_keeps_no_one_else(machine):
+    machine.control.slow(path="schemata", seconds=100)
+    code = "import sys; print(flush=True); print(open(sys.argv[1]).read(), flush=True)"
+    with child(code, f"{machine.path}/schemata") as process:
+        try:
+            process.stdout.readline()
+            wait_for(lambda: psutil.Process(process.pid).status() != psutil.STATUS_RUNNING)
+            assert read(machine, "mode") == "shareable\n"
+            assert process.poll() is None
+        finally:
+            machine.control.slow(path="schemata", seconds=0)
+        assert process.stdout.readline() == "    MB:0=100;1=100\n"
+
+
 def test_locks_on_the_root(machine):
     one, other = (os.open(machine.path, os.O_RDONLY | os.O_DIRECTORY) for _ in range(2))
     try:

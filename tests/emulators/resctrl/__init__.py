@@ -1,11 +1,19 @@
 """resctrl of the kernel, emulated: the same grammar, errors, limits and counters, on a machine that has none.
 
-`Model` is all of it without a mount, `mounted()` puts it under a directory through FUSE, and
-`python -m tests.emulators.resctrl` does so by hand. Hardware is a simple model that a test may script.
+`Model(PROFILES["intel-2s"], host=FakeHost(5))` is all of it without a mount. `mounted("intel-2s", tmp_path)` puts it
+under a directory through FUSE, in a process of its own; its handle has `path` (instead of /sys/fs/resctrl),
+`mounts_file` (instead of /proc/mounts) and `control`, whose methods (see control.Commands) make the machine do things:
+rates and demands of groups, texts in place of numbers, errors, slow files, groups that vanish, a remount, frozen time.
+`fixture.resctrl` does the same as a pytest fixture. By hand: `python -m tests.emulators.resctrl MOUNTPOINT`.
 
-What differs from a kernel: a write of no bytes never arrives; the thread that made a thread is not known, so a new
-thread begins where the first thread of its process is; a child is taken for what its parent is when it is first seen,
-at most 0.2 s after its birth; pseudo-locking makes no device; nothing is throttled for real.
+What differs from a kernel:
+- statfs and /proc/mounts say fuse; a write of no bytes never arrives;
+- the thread that made a thread is not known, so a new thread begins where the first thread of its process is; a child
+  is taken for what its parent is when it is first seen, at most 0.2 s after its birth;
+- after a lazy unmount what is still open says ENOTCONN, where a kernel would go on until it is closed; after remount()
+  of the control a directory that is held open names the new group of that name;
+- pseudo-locking makes no device, and nothing is throttled for real: counters follow a simple model (hardware.py);
+- counters are sampled every 0.05 s at most; old kernels' words are only told apart by capitals and articles.
 """
 
 from tests.emulators.resctrl.errors import ResctrlError

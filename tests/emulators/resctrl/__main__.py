@@ -33,6 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--options", help="mount options instead of the profile's, with commas")
     parser.add_argument("--control", metavar="SOCKET", help="take commands at this Unix socket")
     parser.add_argument("--everyone", action="store_true", help="let other users enter, as modes let them")
+    parser.add_argument("--read-only", action="store_true", help="mount without the right to write")
     parser.add_argument("--profile-file", help=argparse.SUPPRESS)
     parser.add_argument("--control-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
@@ -120,7 +121,7 @@ def run(model: Model, mountpoint: str, options: argparse.Namespace) -> None:
 
     server = listen(commands, options.control) if options.control else None
     try:
-        serve(model, mountpoint, ready, options.everyone)
+        serve(model, mountpoint, ready, options.everyone, options.read_only)
     finally:
         stop.set()
         if server is not None:

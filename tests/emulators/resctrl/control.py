@@ -72,6 +72,13 @@ class Commands:
         """No operation fails on purpose any more."""
         self._model.faults.clear()
 
+    def slow(self, path: str, seconds: float) -> None:
+        """Every read and write of `path` takes so long; 0 ends that, for those that wait as well.
+
+        Who waits cannot be killed meanwhile, as with a kernel that does not answer.
+        """
+        self._model.delay(path, seconds)
+
     def vanish_during_read(self, path: str, after_bytes: int) -> None:
         """The next read of `path` gets so many bytes, then its group is gone."""
         self._model.cuts[path.strip("/")] = after_bytes

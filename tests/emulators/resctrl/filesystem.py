@@ -160,7 +160,9 @@ class ResctrlFilesystem(mfusepy.Operations):  # type: ignore[misc]  # a base wit
         raise ResctrlError(errno.EPERM)
 
 
-def serve(model: Model, mountpoint: str, ready: Callable[[], None], everyone: bool = False) -> None:
+def serve(
+    model: Model, mountpoint: str, ready: Callable[[], None], everyone: bool = False, read_only: bool = False
+) -> None:
     """Mount at `mountpoint` and serve until it is unmounted or SIGTERM, SIGINT or SIGHUP comes.
 
     `everyone`: other users than this process's may enter, and the modes of files hold for them. Nothing is cached:
@@ -188,6 +190,7 @@ def serve(model: Model, mountpoint: str, ready: Callable[[], None], everyone: bo
             negative_timeout=0,
             allow_other=everyone,
             default_permissions=everyone,
+            ro=read_only,
             **threads,
         )
     except RuntimeError:

@@ -26,11 +26,9 @@ def resctrl(tmp_path: Path) -> Iterator[Mounter]:
     with contextlib.ExitStack() as stack:
         count = 0
 
-        def mount(
-            profile: str | Profile = "intel-2s", options: Iterable[str] | None = None, everyone: bool = False
-        ) -> Handle:
+        def mount(profile: str | Profile = "intel-2s", options: Iterable[str] | None = None, **flags: bool) -> Handle:
             nonlocal count
             count += 1
-            return stack.enter_context(mounted(profile, tmp_path / f"machine{count}", options, everyone))
+            return stack.enter_context(mounted(profile, tmp_path / f"machine{count}", options, **flags))
 
         yield mount

@@ -86,6 +86,7 @@ class Opened:
 
     def read(self, size: int = 1 << 30, offset: int = 0, caller: Caller = SELF) -> bytes:
         """Raises ResctrlError: ENODEV or ENOENT where the group went away meanwhile."""
+        self.model.linger(self.path)
         with self.model.lock:
             if offset == 0 or not self._started:
                 self._text, cut = self.model.read_node(self.node, self.path, caller)
@@ -98,6 +99,7 @@ class Opened:
 
     def write(self, data: bytes, caller: Caller = SELF) -> int:
         """One command. Raises ResctrlError."""
+        self.model.linger(self.path)
         with self.model.lock:
             self.model.write_node(self.node, self.path, data, caller)
         return len(data)
@@ -124,6 +126,9 @@ class Model:
     def __post_init__(self) -> None:
         self.lock = threading.RLock()
         self.faults: list[Fault] = []
+        self._delays_changed = threading.Condition()
+        self.delays: dict[str, float] = {}
+        """Seconds that reads and writes of a path take."""
         self.cuts: dict[str, int] = {}
         """Reads that end after so many bytes, with the group's removal."""
         self.gone_code = errno.ENODEV
@@ -171,6 +176,9 @@ class Model:
             self.cuts.clear()
             self.gone_code = errno.ENODEV
             self.clock.frozen = None
+            self._ticked = -math.inf
+            for path in self.delays:
+                self.delay(path, 0.0)
             self.remount(self._options)
 
     @property
@@ -301,6 +309,20 @@ class Model:
     def write(self, path: str, data: bytes, caller: Caller = SELF) -> int:
         """Open and write once. Raises ResctrlError."""
         return self.open(path, write=True, read=False).write(data, caller)
+
+    def delay(self, path: str, seconds: float) -> None:
+        """Reads and writes of `path` take so long; 0 ends that, for those that wait as well."""
+        with self._delays_changed:
+            self.delays[path.strip("/")] = seconds
+            self._delays_changed.notify_all()
+
+    def linger(self, path: str) -> None:
+        """Take the time that a test wants this path to take, without keeping others from theirs."""
+        path = path.strip("/")
+        wanted = self.delays.get(path, 0.0)
+        if wanted > 0:
+            with self._delays_changed:
+                self._delays_changed.wait_for(lambda: self.delays.get(path) != wanted, wanted)
 
     def alive(self, node: Node) -> None:
         """Raises ResctrlError ENODEV (or ENOENT where a test wants that) when what was opened went away."""

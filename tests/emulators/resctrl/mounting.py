@@ -23,14 +23,20 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 START_SECONDS = 20 * PATIENCE
 STOP_SECONDS = 5 * PATIENCE
 _DETACH = 2
+_CAP_SYS_ADMIN = 21
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _effective_capabilities() -> int:
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
 
 
 @functools.cache
 def missing() -> str | None:
     """Why nothing can be mounted here, None where it can."""
-    if os.geteuid() != 0:
-        return "mounting needs root"
+    if not _effective_capabilities() >> _CAP_SYS_ADMIN & 1:
+        return "mounting needs CAP_SYS_ADMIN"
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -61,7 +67,12 @@ class Handle:
     """A mounted machine."""
 
     def __init__(
-        self, profile: Profile, directory: Path, options: Iterable[str] | None = None, everyone: bool = False
+        self,
+        profile: Profile,
+        directory: Path,
+        options: Iterable[str] | None = None,
+        everyone: bool = False,
+        read_only: bool = False,
     ) -> None:
         self.profile = profile
         self.path = str(directory / "resctrl")
@@ -70,7 +81,8 @@ class Handle:
         """A text as of /proc/mounts, where the file system is called resctrl and has its options."""
         self._directory = directory
         self._options = options
-        self._everyone = everyone
+        self._flags = [*(["--everyone"] if everyone else []), *(["--read-only"] if read_only else [])]
+        self._access = "ro" if read_only else "rw"
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
         os.makedirs(self.path, exist_ok=True)
@@ -102,8 +114,7 @@ class Handle:
         command += ["--control-fd", str(theirs.fileno()), "--parent", str(os.getpid())]
         if self._options is not None:
             command += ["--options", ",".join(self._options)]
-        if self._everyone:
-            command.append("--everyone")
+        command += self._flags
         with theirs, open(self._directory / "emulator.log", "ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()]
@@ -121,7 +132,9 @@ class Handle:
         """Write the mounts file anew: after a remount with other options."""
         lines = ["proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0", "sysfs /sys sysfs ro,relatime 0 0"]
         if self._control is not None:
-            lines.append(f"resctrl {self.path} resctrl {','.join(['rw', 'relatime', *self.control.options()])} 0 0")
+            lines.append(
+                f"resctrl {self.path} resctrl {','.join([self._access, 'relatime', *self.control.options()])} 0 0"
+            )
         Path(self.mounts_file).write_text("".join(f"{line}\n" for line in lines))
 
     def unmount(self, lazy: bool = False) -> None:
@@ -151,15 +164,19 @@ class Handle:
 
 @contextlib.contextmanager
 def mounted(
-    profile: str | Profile, directory: Path, options: Iterable[str] | None = None, everyone: bool = False
+    profile: str | Profile,
+    directory: Path,
+    options: Iterable[str] | None = None,
+    everyone: bool = False,
+    read_only: bool = False,
 ) -> Iterator[Handle]:
     """A machine below `directory`: its mount point, its mounts file and its log. Always unmounts.
 
-    `options`: mount options instead of the profile's. `everyone`: other users may enter, as modes let them. The
-    process that serves it notices when this one dies, and unmounts by itself. Raises RuntimeError where mounting
-    fails.
+    `options`: mount options instead of the profile's. `everyone`: other users may enter, as modes let them.
+    `read_only`: as a container without rights sees it. The process that serves it notices when this one dies, and
+    unmounts by itself. Raises RuntimeError where mounting fails.
     """
-    handle = Handle(PROFILES[profile] if isinstance(profile, str) else profile, directory, options, everyone)
+    handle = Handle(PROFILES[profile] if isinstance(profile, str) else profile, directory, options, everyone, read_only)
     try:
         yield handle
     finally:

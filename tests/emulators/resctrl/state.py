@@ -114,6 +114,11 @@ class Rmids:
         self._free.extend(clean)
 
     @property
+    def free_ids(self) -> tuple[int, ...]:
+        """Ids that can be taken, in the order in which they are."""
+        return tuple(self._free)
+
+    @property
     def waiting(self) -> tuple[int, ...]:
         """Ids in limbo."""
         return tuple(self._limbo)
