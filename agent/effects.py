@@ -183,8 +183,12 @@ class Effects:
             parts.reclaimer.want(plan.reclaims, be)
         if parts.ballast is not None and plan.ballast is not None:
             parts.ballast.want(plan.ballast)
-        if parts.evictor is not None:
-            parts.evictor.want(for_real(plan.victims, self._drill()), identities, snapshot.evictor)
+        self.evict(plan.victims, snapshot, identities)
+
+    def evict(self, victims: tuple[Victim, ...], snapshot: NodeSnapshot, identities: Mapping[str, PodIdentity]) -> None:
+        """Leave the evictor these victims, decided on this snapshot; those of a dry run stay here."""
+        if self._parts.evictor is not None:
+            self._parts.evictor.want(for_real(victims, self._drill()), identities, snapshot.evictor)
 
     def decided(self, plan: Plan, snapshot: NodeSnapshot, be_limit_millis: int | None) -> None:
         """After each decision and what came of it: a drill sees how the node answers, and its load follows it.

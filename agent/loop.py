@@ -21,6 +21,7 @@ from agent.arrival import Newcomer, Newcomers, Watch, changed_pods, joined, part
 from agent.beat import Beat, Reading
 from agent.counters import NodeCounters
 from agent.effects import Effects
+from agent.eviction import Victim
 from agent.host.cgroup import PodGroup
 from agent.host.wake import Waker
 from agent.pods import PodBook
@@ -145,6 +146,8 @@ class Loop:
         self._identities: Mapping[str, PodIdentity] = {}
         self._refused: frozenset[ThreadKey] = frozenset()
         self._cpi: CpiBaselines = NOTHING_LEARNED
+        self._sent: tuple[Victim, ...] = ()
+        self._closed = ""
         self._gist: object = None
         self._held = "no turn yet"
         self._stop = threading.Event()
@@ -235,6 +238,10 @@ class Loop:
             self.counters["cuts"] += 1
             self._apply(plan)
             _LOG.info("cut", be_limit_millis=plan.be_limit_millis, reason=plan.be_limit_reason)
+        victims = self._victims()
+        if victims != self._sent:
+            self._sent = victims
+            self._effects.evict(victims, self._snapshot, self._identities)
         if self._effects.drilling:
             self._effects.decided(self._plan(), urgent, after)
 
@@ -267,10 +274,13 @@ class Loop:
             plan = self._plan()
             self._apply(plan)
             self._place(plan)
+            self._sent = plan.victims
             self._effects.carry_out(plan, snapshot, self._agreed(), identities)
             self._effects.decided(plan, snapshot, plan.be_limit_millis)
         self._finish(begin, snapshot, plan, held)
         if self._pods.synced:
+            # A turn that decided nothing does not open the node.
+            self._closed = self._closed if held else plan.closed
             self._collect(snapshot, plan)
 
     def arrive(self) -> None:
@@ -409,6 +419,10 @@ class Loop:
         """Where each rung stands after the last decision."""
         return {desired.rung.name: desired.rung for desired in self._desired.values() if desired.rung is not None}
 
+    def _victims(self) -> tuple[Victim, ...]:
+        """Pods that shall go, as of the last decisions."""
+        return tuple(victim for desired in self._desired.values() for victim in desired.victims)
+
     def _limit(self) -> int | None:
         """The strictest limit on BE that any policy wants now."""
         limits = [desired.be_limit_millis for desired in self._desired.values() if desired.be_limit_millis is not None]
@@ -457,7 +471,7 @@ class Loop:
 
     def _collect(self, snapshot: NodeSnapshot, plan: Plan) -> None:
         seen = self._effects.for_sample(snapshot)
-        sample = self._window.add(seen, self._identities.values(), self._wall(), plan.be_limit_millis, plan.closed)
+        sample = self._window.add(seen, self._identities.values(), self._wall(), plan.be_limit_millis, self._closed)
         if sample is not None:
             self._on_sample(sample)
 

@@ -18,10 +18,8 @@ import msgspec
 from agent.act.executor import Executor
 from agent.act.guard import Guard
 from agent.act.journal import Journal
-from agent.act.kill import kill_all, place_to_kill
 from agent.act.owner import Ownership
 from agent.beat import Beat
-from agent.eviction import Victim
 from agent.host.affinity import Affinity
 from agent.host.cgroup import CgroupLister
 from agent.host.own import join as join_own
@@ -130,7 +128,6 @@ class Agent:
             self.capabilities,
             self._client,
             helpers,
-            partial(_kill, hierarchy),
         )
         self._live = Live()
         self._metrics = AgentMetrics(daemon.registry, self.capabilities)
@@ -277,10 +274,6 @@ def _host(settings: AgentSettings) -> tuple[Hierarchy, CgroupLister]:
         return hierarchy, CgroupLister(hierarchy, settings.cgroup_root)
     except ValueError as error:
         raise SettingsError([f"cgroup_root: {error}"]) from error
-
-
-def _kill(hierarchy: Hierarchy, victim: Victim, seconds: float) -> int:
-    return kill_all(place_to_kill(hierarchy, victim.group), seconds)
 
 
 def _guard(settings: AgentSettings) -> Guard:

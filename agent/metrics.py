@@ -44,6 +44,7 @@ COUNTED: Final = {
     "stream_failures": "Streams to the predictor that ended in an error.",
     "arrivals": "Pods and containers that were judged on arrival.",
     "arrivals_unknown": "Newcomers that the API did not have yet.",
+    "audit_lost": "Lines of the audit file that the disk refused.",
     "drills": "Drills that were started.",
     "drills_aborted": "Drills that were ended early, by people or by the dead-man timer.",
     "drills_failed": "Drills after which BE did not get its room back in time.",

@@ -15,8 +15,9 @@ from agent.act.audit import Audit
 from agent.act.ballast import Ballast
 from agent.act.drill_load import DrillLoad
 from agent.act.eviction_log import EvictionLog
-from agent.act.evictor import Evictor, Killer, bounds_of
+from agent.act.evictor import Evictor, bounds_of
 from agent.act.ledger import Ledger
+from agent.act.pod_killer import pod_killer
 from agent.act.reclaim import Reclaimer
 from agent.act.resctrl import RdtWriter
 from agent.capabilities import Capabilities
@@ -69,7 +70,6 @@ class AgentParts:
         capabilities: Capabilities,
         client: Client,
         helpers: Helpers,
-        kill: Killer,
     ) -> None:
         self._daemon = daemon
         self._node = node
@@ -77,17 +77,14 @@ class AgentParts:
         self._helpers = helpers
         settings = daemon.settings
         self._recorder = EventRecorder(client, "slacktide-agent", node)
-        self._log = EvictionLog(
-            self._recorder,
-            Audit(settings.state_dir, settings.evictor.audit_bytes),
-            Ledger(settings.state_dir, boot_id, time.monotonic, time.time),
-            boot_id,
-            clock=time.monotonic,
-            wall=time.time,
-        )
+        self._audit = Audit(settings.state_dir, settings.evictor.audit_bytes)
+        ledger = Ledger(settings.state_dir, boot_id, time.monotonic, time.time)
+        if ledger.problem:
+            _LOG.warning("spent eviction budgets are not known", problem=ledger.problem)
+        self._log = EvictionLog(self._recorder, self._audit, ledger, boot_id, clock=time.monotonic, wall=time.time)
         self._evictor = Evictor(
             client,
-            kill,
+            pod_killer(hierarchy),
             self._log,
             lambda: daemon.settings.evictor,
             lambda: bounds_of(daemon.settings.evict, daemon.settings.kill),
@@ -139,7 +136,8 @@ class AgentParts:
 
     def counters(self) -> Mapping[str, int]:
         """Totals since start."""
-        return {**self._log.counters, **self._rdt.counters, **self.drills.counters}
+        lost = {"audit_lost": self._audit.lost}
+        return {**self._log.counters, **self._rdt.counters, **self.drills.counters, **lost}
 
     def _why_no_drill(self, kind: Kind) -> str:
         """Why none may start now; empty when one may."""
