@@ -17,8 +17,9 @@ from typing import Final
 
 from agent.counters import NodeCounters, PodReading, PsiTotals
 from agent.host import psi
-from agent.host.cgroup import CgroupLister, PodGroup, threads_of
+from agent.host.cgroup import CgroupLister, PodGroup
 from agent.host.fds import FdBudget
+from agent.host.lists import ThreadLists
 from agent.host.podfiles import ALL, FLOWS, MEMORY, NOTHING, GroupReader, PodFiles
 from agent.host.proc import Proc
 from agent.snapshot import Found, Key, Sweep
@@ -64,6 +65,7 @@ class HostReader:
         self._changed = changed
         self._listed_turn: int | None = None
         self._psi = psi.NodePsi(proc.root, clock)
+        self._thread_lists = ThreadLists(lister, proc.root)
         self._elsewhere = Elsewhere(hierarchy, lister.root, clock)
         self._pods: dict[Key, PodFiles] = {}
         self._found: dict[Key, tuple[PodGroup, Found]] = {}
@@ -132,13 +134,8 @@ class HostReader:
         return ALL if round_ % STATE_ROUNDS == 0 else MEMORY | FLOWS
 
     def threads(self, groups: Sequence[PodGroup]) -> list[int]:
-        """Ids of all threads in these pods."""
-        assert self._lister.version is not None
-        found: list[int] = []
-        for group in groups:
-            inner = tuple(self._lister.absolute(container.group) for container in group.containers)
-            found.extend(threads_of(self._lister.absolute(group.group), self._lister.version, inner))
-        return found
+        """Ids of all threads in these pods, those asked for each turn; one that ended may still be among them."""
+        return [tid for _, _, tids in self._thread_lists.of(groups) for tid in tids]
 
     def cpu_psi(self, group: PodGroup) -> PsiTotals | None:
         """CPU pressure totals of a pod's group (v2); None where there are none."""

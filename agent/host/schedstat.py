@@ -1,5 +1,7 @@
 """Run delay of threads: how long each waited on a run queue. Stands in for PSI where a cgroup has none.
 
+`RunDelayReader` follows LS threads for the beat, `SchedStats` reads any thread for placement.
+
 /proc/TID/schedstat holds `time-on-cpu time-waiting timeslices`, the first two in nanoseconds. Descriptors are kept
 open between beats (three times cheaper than opening) and their number is bounded; with more threads than that, the
 window of threads moves on at each refresh. Source: Documentation/scheduler/sched-stats.rst.
@@ -8,9 +10,10 @@ window of threads moves on at each refresh. Source: Documentation/scheduler/sche
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 from agent.counters import RunDelay
+from agent.host.fds import FdBudget, Holder
 
 
 class RunDelayReader:
@@ -64,3 +67,75 @@ class RunDelayReader:
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
+
+
+class SchedStats(Holder):
+    """Times of threads, each through a descriptor that is held while the budget allows it.
+
+    A held descriptor is bound to the thread, not to its id: it never tells of another thread with the same id.
+    """
+
+    def __init__(self, proc_root: str, budget: FdBudget) -> None:
+        self._root = proc_root
+        self._budget = budget
+        self._held: dict[int, int] = {}
+
+    @property
+    def holds(self) -> bool:
+        """Whether any descriptor is held now."""
+        return bool(self._held)
+
+    def read(self, tid: int) -> tuple[int, int] | None:
+        """(time on a CPU, time waiting) in nanoseconds; None when there is no such thread (any more)."""
+        descriptor = self._held.get(tid)
+        try:
+            if descriptor is None:
+                return self._first(tid)
+            return _times(os.pread(descriptor, 128, 0))
+        except OSError:
+            self._drop(tid)
+        try:
+            return self._first(tid)
+        except OSError:
+            return None
+
+    def bound(self, tid: int) -> bool:
+        """Whether what is read under this id is certain to be one and the same thread as long as it can be read."""
+        return tid in self._held
+
+    def keep(self, tids: Set[int]) -> None:
+        """Forget all other threads."""
+        for tid in self._held.keys() - tids:
+            self._drop(tid)
+
+    def release(self) -> None:
+        """Close all descriptors; the threads can still be read."""
+        for tid in list(self._held):
+            self._drop(tid)
+
+    def _first(self, tid: int) -> tuple[int, int] | None:
+        descriptor = os.open(f"{self._root}/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            times = _times(os.pread(descriptor, 128, 0))
+        except OSError:
+            os.close(descriptor)
+            raise
+        if self._budget.take(self):
+            self._held[tid] = descriptor
+        else:
+            os.close(descriptor)
+        return times
+
+    def _drop(self, tid: int) -> None:
+        descriptor = self._held.pop(tid, None)
+        if descriptor is not None:
+            os.close(descriptor)
+            self._budget.give_back(self, 1)
+
+
+def _times(data: bytes) -> tuple[int, int] | None:
+    """The first two numbers of a schedstat; None for anything else."""
+    fields = data.split(None, 2)
+    if len(fields) < 2 or not fields[0].isdigit() or not fields[1].isdigit():
+        return None
+    return int(fields[0]), int(fields[1])

@@ -1,0 +1,63 @@
+"""Thread ids of pods, group by group, listed anew only where something may have changed.
+
+Nothing born on the machine since the last time means no new thread anywhere; each group is listed now and then in any
+case, for threads that were moved. Threads that ended stay in a list until then, unless the caller knows better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from agent.host.births import Births
+from agent.host.cgroup import CgroupLister, PodGroup, tids_in
+from agent.threads import GroupKey
+
+LIST_TURNS: Final = 5
+"""A group is listed at each so many looks, whatever was born: not all at the same one."""
+
+Listed = tuple[GroupKey, str, list[int]]
+"""A group, its directory, and the ids of the threads in it."""
+
+
+class ThreadLists:
+    """Lists threads below the cgroups of `lister`. One thread uses it."""
+
+    def __init__(self, lister: CgroupLister, proc_root: str) -> None:
+        self._lister = lister
+        self._births = Births(proc_root, aftermath=2)
+        self._known: dict[GroupKey, list[int]] = {}
+        self._looks = 0
+
+    def of(self, pods: Sequence[PodGroup], alive: Callable[[int], bool] = lambda _tid: True) -> list[Listed]:
+        """Threads of the groups of these pods and of their containers; groups of other pods are forgotten.
+
+        A pod with containers rarely holds threads itself: its own group is listed as if nothing were born.
+        """
+        self._looks += 1
+        born = self._births.looked()
+        known: dict[GroupKey, list[int]] = {}
+        found: list[Listed] = []
+        for pod in pods:
+            for key, directory in self.places(pod):
+                tids = self._known.get(key)
+                never = key.group == pod.group and bool(pod.containers) and not tids
+                if tids is None or (born and not never) or (key.inode + self._looks) % LIST_TURNS == 0:
+                    tids = self.tids(directory)
+                else:
+                    tids = [tid for tid in tids if alive(tid)]
+                known[key] = tids
+                found.append((key, directory, tids))
+        self._known = known
+        return found
+
+    def places(self, pod: PodGroup) -> Iterator[tuple[GroupKey, str]]:
+        """A pod's group and those of its containers, with their directories."""
+        yield GroupKey(pod.group, pod.inode), self._lister.absolute(pod.group)
+        for container in pod.containers:
+            yield GroupKey(container.group, container.inode), self._lister.absolute(container.group)
+
+    def tids(self, directory: str) -> list[int]:
+        """Threads in one group now; none when it went away."""
+        assert self._lister.version is not None
+        return tids_in(directory, self._lister.version)
