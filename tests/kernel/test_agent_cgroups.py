@@ -207,9 +207,15 @@ class Rig:
 
 def test_probe_finds_the_knobs_and_leaves_nothing_behind(groups):
     found = probe(HIERARCHY, CgroupLister(HIERARCHY, groups.root), "/proc")
-    assert found.writable == frozenset(Knob)
+    assert found.writable >= {Knob.IDLE, Knob.WEIGHT, Knob.QUOTA, Knob.BURST, Knob.MEMORY_MAX, Knob.FREEZE}
+    assert (Knob.MEMORY_HIGH in found.writable) == (not groups.v1)
+    for knob in set(Knob) - found.writable:
+        assert found.skipped[knob.value]
     assert found.run_delay
-    assert not list(Path(CPU.path, groups.root).glob("slacktide-probe-*"))
+    assert found.kernel == tuple(int(part) for part in os.uname().release.split(".")[:2])
+    assert (found.kill, found.reclaim) == (not groups.v1, not groups.v1 and found.kernel >= (5, 19))
+    left = [path for mount in HIERARCHY.mounts() for path in Path(mount.path).rglob(f"slacktide-probe-{os.getpid()}")]
+    assert left == []
 
 
 def test_be_is_idle_and_measured_and_gets_everything_back(groups, tmp_path):
@@ -314,7 +320,7 @@ class Process:
             [
                 sys.executable, "-m", "agent", "--node", "n1", "--cluster.server", f"unix:{socket}",
                 "--state-dir", str(state), "--cgroup-root", groups.root, "--turn-seconds", "0.2",
-                "--predictor", f"unix:{state}/nobody.sock", *flags,
+                "--predictor", f"unix:{state}/nobody.sock", "--watchdog-seconds", "600", *flags,
             ],
             stderr=subprocess.PIPE,
             text=True,
