@@ -196,7 +196,7 @@ class Loop:
             self._sleep(min(next_beat, next_turn))
 
     def _sleep(self, until: float) -> None:
-        """Until then, or until something comes that may be looked at; an arrival step rests as long as it took."""
+        """Until then, or until something comes that may be looked at; between two arrival steps there is a rest."""
         assert self._waker is not None
         now = self._clock()
         rests = self._rest_until > now
