@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -68,7 +68,7 @@ class Ballast:
         self._resident: int | None = None
         self.why_not = "ballast was not started"
 
-    def start(self, cpus: Sequence[int]) -> bool:
+    def start(self, cpus: Iterable[int]) -> bool:
         """Make the cgroup and the stopped children for `cpus`; whether there are any, else `why_not` says why."""
         try:
             tasks = self._make_group()
@@ -76,7 +76,7 @@ class Ballast:
             self.why_not = f"no ballast: {error}"
             return False
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_HELPER), tasks, *map(str, cpus)],
+            [sys.executable, "-I", "-S", str(_HELPER), tasks, *map(str, sorted(set(cpus)))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
