@@ -6,6 +6,8 @@ import errno
 import os
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agent.host.inotify import IN_CREATE, IN_ISDIR, IN_Q_OVERFLOW, Event, Inotify
 from agent.host.wake import Waker
@@ -315,3 +317,46 @@ def test_a_waiter_is_woken_by_another_thread_by_the_watch_and_by_time(watched):
     finally:
         waker.close()
     waker.wake()
+
+
+PODS = [f"kubepods/besteffort/pod{number:08x}-0000-4000-8000-000000000000" for number in range(3)]
+steps = st.lists(
+    st.tuples(st.sampled_from(["pod", "container", "remove", "take", "turn", "lose"]), st.integers(0, 2)), max_size=25
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps=steps)
+def test_whatever_comes_and_goes_everything_there_is_watched_and_everything_new_is_told_once(tmp_path_factory, steps):
+    tree = Tree(tmp_path_factory.mktemp("tree"), Version.V2)
+    tree.group("kubepods/besteffort")
+    made = []
+    watched = Watched(tree, lambda: made.append(Lossy()) or made[0])
+    told, due, number = {}, {}, 0
+    try:
+        for what, which in [*steps, ("turn", 0), ("take", 0)]:
+            pod = PODS[which]
+            if what in {"pod", "container"}:
+                number += 1
+                leaf = f"/{number:064x}" if what == "container" else ""
+                new = leaf or not tree.path(pod, "").exists()
+                tree.group(pod + leaf)
+                due |= {pod: True} if new else {}
+            elif what == "remove" and tree.path(pod, "").exists():
+                tree.remove(pod)
+                due.pop(pod, None)
+            elif what == "lose":
+                made[0].lose = True
+            elif what == "turn":
+                watched.turn()
+            elif what == "take":
+                told = watched.taken()
+                assert set(told) >= set(due)
+                due.clear()
+        there = {pod.group: len(pod.containers) for pod in watched.lister.pods()}
+        assert {group: there[group] for group in told} == told
+        assert set(watched.watch._by_group) == {"", "kubepods", "kubepods/besteffort", *there}
+        assert watched.watch.watches == 3 + len(there)
+        assert watched.taken() == {}
+    finally:
+        watched.watch.close()
