@@ -19,7 +19,7 @@ from agent.act.evictor import Evictor, bounds_of
 from agent.act.ledger import Ledger
 from agent.act.pod_killer import pod_killer
 from agent.act.reclaim import Reclaimer
-from agent.act.resctrl import RdtWriter
+from agent.act.resctrl import RdtWriter, remove_all
 from agent.capabilities import Capabilities
 from agent.drill import Drill, Kind, Phase
 from agent.drill_board import DrillBoard
@@ -28,6 +28,7 @@ from agent.effects import Effects, Parts
 from agent.host.cgroup import CgroupLister
 from agent.host.reclaim import ReclaimFile
 from agent.host.resctrl.mount import RdtPlaces
+from agent.policy.cache_bandwidth import CacheBandwidth
 from agent.settings import AgentSettings
 from slacktide.cluster import Client, EventRecorder
 from slacktide.kernel.hierarchy import Hierarchy
@@ -92,8 +93,7 @@ class AgentParts:
             jitter=random.random,
         )
         self._reclaimer = Reclaimer(ReclaimFile(hierarchy).reclaim) if capabilities.reclaim else None
-        places = RdtPlaces(mounts=f"{settings.proc_root}/self/mounts")
-        self._rdt = RdtWriter(places, lister, observe=self._observes)
+        self._rdt = self._make_rdt(lister)
         self.drills = DrillBoard(time.monotonic, self._drill_ended)
         self._server: DrillServer | None = None
         self.effects = Effects(
@@ -107,6 +107,18 @@ class AgentParts:
             )
         )
 
+    def _make_rdt(self, lister: CgroupLister) -> RdtWriter | None:
+        """The writer of resctrl; without its policy only what an earlier agent left is removed."""
+        settings = self._daemon.settings
+        places = RdtPlaces(mounts=f"{settings.proc_root}/self/mounts")
+        if CacheBandwidth.name in settings.policies:
+            period = settings.cache_bandwidth.read_seconds
+            return RdtWriter(places, lister, period_seconds=period, observe=self._observes)
+        if not self._observes:
+            for problem in remove_all(places):
+                _LOG.warning("groups of resctrl stay behind", problem=problem)
+        return None
+
     @property
     def _observes(self) -> bool:
         return self._daemon.settings.observe_only or self._capabilities.observe_only
@@ -116,7 +128,8 @@ class AgentParts:
         self._evictor.start()
         if self._reclaimer is not None:
             self._reclaimer.start()
-        self._rdt.start()
+        if self._rdt is not None:
+            self._rdt.start()
         if self._daemon.settings.drill.listen:
             service = DrillService(self._node, self.drills, lambda: self._daemon.settings.drill, self._why_no_drill)
             self._server = DrillServer(self._daemon.settings.drill, service)
@@ -129,7 +142,7 @@ class AgentParts:
         self._evictor.stop()
         if self._reclaimer is not None and not self._reclaimer.stop(_STOP_SECONDS):
             _LOG.warning("a write to memory.reclaim does not return; it is left behind")
-        if not self._rdt.stop(restore=restore):
+        if self._rdt is not None and not self._rdt.stop(restore=restore):
             _LOG.warning("resctrl does not answer: its groups are left as they are")
         self._helpers.close()
         self._recorder.stop(_STOP_SECONDS)
@@ -137,7 +150,8 @@ class AgentParts:
     def counters(self) -> Mapping[str, int]:
         """Totals since start."""
         lost = {"audit_lost": self._audit.lost}
-        return {**self._log.counters, **self._rdt.counters, **self.drills.counters, **lost}
+        resctrl = self._rdt.counters if self._rdt is not None else {}
+        return {**self._log.counters, **resctrl, **self.drills.counters, **lost}
 
     def _why_no_drill(self, kind: Kind) -> str:
         """Why none may start now; empty when one may."""
