@@ -186,6 +186,7 @@ def test_a_reader_sees_one_text_until_it_starts_over():
                 "MB/min_bandwidth": "10",
                 "MB/bandwidth_gran": "10",
                 "MB/delay_linear": "1",
+                "MB/thread_throttle_mode": "max",
                 "L3_MON/num_rmids": "224",
                 "L3_MON/mon_features": "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes",
                 "L3_MON/max_threshold_occupancy": "131072",
@@ -225,7 +226,8 @@ def test_info_has_only_what_is_supported(profile, absent):
 
 def test_old_kernels_do_not_tell_sparse_masks():
     assert "sparse_masks" not in model("old-kernel").list("info/L3")
-    assert "thread_throttle_mode" not in model("intel-2s").list("info/MB")
+    assert "thread_throttle_mode" not in model("old-kernel").list("info/MB")
+    assert "thread_throttle_mode" not in model("amd-rome").list("info/MB")
 
 
 @pytest.mark.parametrize(

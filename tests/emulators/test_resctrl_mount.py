@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -464,6 +463,14 @@ def test_users_may_move_their_own_threads_where_the_file_lets_them():
         assert done.stdout.split() == [str(code) for code in wanted], done.stderr
 
 
+def test_a_fault_of_the_emulator_is_not_taken_for_an_answer(tmp_path):
+    facts = replace(PROFILES["intel-2s"].monitoring, extra_files={"broken": None})
+    broken = replace(PROFILES["intel-2s"], monitoring=facts)
+    with pytest.raises(RuntimeError, match="fault of its own"), mounted(broken, tmp_path) as handle:
+        assert fails(os.listdir, f"{handle.path}/mon_data") == "EINVAL"
+    assert not is_mounted(handle.path)
+
+
 def test_it_unmounts_when_the_test_fails(tmp_path):
     code = DIES.replace("sys.stdin.readline()", "raise SystemExit(3)")
     done = subprocess.run(
@@ -481,6 +488,18 @@ def test_what_cannot_be_mounted_is_told_with_the_log(resctrl):  # noqa: F811  # 
         resctrl("haswell", ["cdp"])
 
 
+def command_by_hand(socket, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.emulators.resctrl.tell", socket, *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60 * PATIENCE,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_by_hand(tmp_path, ending):
     path, control = str(tmp_path / "mount"), str(tmp_path / "control")
@@ -489,11 +508,11 @@ def test_by_hand(tmp_path, ending):
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == f"amd-rome is mounted at {path}; Ctrl-C unmounts\n"
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(control)
-            with connection.makefile("rw", encoding="utf-8") as stream:
-                print(json.dumps({"command": "options"}), file=stream, flush=True)
-                assert json.loads(stream.readline()) == {"result": []}
+        assert command_by_hand(control, "options") == (0, "[]\n", "")
+        assert command_by_hand(control, "plug", "cpu=3", "online=false") == (0, "null\n", "")
+        assert command_by_hand(control, "demand", "group=no", "bytes_per_second=1", "footprint_bytes=1")[0] == 1
+        with open(f"{path}/cpus_list", encoding="utf-8") as file:
+            assert file.read() == "0-2,4-63\n"
         second = subprocess.run(
             [*MODULE, path], cwd=REPOSITORY, capture_output=True, text=True, timeout=60 * PATIENCE, check=False
         )

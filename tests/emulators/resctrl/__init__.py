@@ -4,7 +4,8 @@
 under a directory through FUSE, in a process of its own; its handle has `path` (instead of /sys/fs/resctrl),
 `mounts_file` (instead of /proc/mounts) and `control`, whose methods (see control.Commands) make the machine do things:
 rates and demands of groups, texts in place of numbers, errors, slow files, groups that vanish, a remount, frozen time.
-`fixture.resctrl` does the same as a pytest fixture. By hand: `python -m tests.emulators.resctrl MOUNTPOINT`.
+`fixture.resctrl` does the same as a pytest fixture. By hand: `python -m tests.emulators.resctrl MOUNTPOINT --control
+SOCKET`, and `python -m tests.emulators.resctrl.tell SOCKET COMMAND ...`.
 
 What differs from a kernel:
 - statfs and /proc/mounts say fuse; a write of no bytes never arrives;

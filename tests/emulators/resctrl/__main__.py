@@ -25,7 +25,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.emulators.resctrl",
         description="Mount an emulated resctrl. Ctrl-C unmounts.",
-        epilog=f"Commands of the control socket, as lines of JSON: {', '.join(command_names())}.",
+        epilog=f"Commands for --control (see tests.emulators.resctrl.tell): {', '.join(command_names())}.",
     )
     parser.add_argument("mountpoint", nargs="?", help="an empty directory")
     parser.add_argument("--profile", default="intel-2s", choices=sorted(PROFILES), metavar="NAME")

@@ -59,8 +59,9 @@ def unmount(path: str, lazy: bool = True) -> None:
 
 def is_mounted(path: str) -> bool:
     """Whether something is mounted at `path`."""
-    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
-        return any(line.split(" ")[1].encode().decode("unicode_escape") == path for line in file)
+    wanted = os.fsencode(path).replace(b"\\", rb"\134").replace(b" ", rb"\040").replace(b"\t", rb"\011")
+    with open("/proc/self/mounts", "rb") as file:
+        return any(line.split(b" ")[1] == wanted for line in file)
 
 
 class Handle:
@@ -96,6 +97,11 @@ class Handle:
         return self._control
 
     @property
+    def log(self) -> str:
+        """What the emulator's process wrote."""
+        return (self._directory / "emulator.log").read_text(errors="replace")
+
+    @property
     def pid(self) -> int:
         """The process that serves the file system. Raises RuntimeError when unmounted."""
         if self._process is None:
@@ -125,8 +131,7 @@ class Handle:
             self.tell_mounts()
         except (OSError, ValueError) as error:
             self.close()
-            log_text = (self._directory / "emulator.log").read_text(errors="replace")
-            raise RuntimeError(f"the emulator did not mount {self.path}: {error}; its log: {log_text}") from error
+            raise RuntimeError(f"the emulator did not mount {self.path}: {error}; its log: {self.log}") from error
 
     def tell_mounts(self) -> None:
         """Write the mounts file anew: after a remount with other options."""
@@ -174,10 +179,12 @@ def mounted(
 
     `options`: mount options instead of the profile's. `everyone`: other users may enter, as modes let them.
     `read_only`: as a container without rights sees it. The process that serves it notices when this one dies, and
-    unmounts by itself. Raises RuntimeError where mounting fails.
+    unmounts by itself. Raises RuntimeError where mounting fails, and at the end where the emulator itself went wrong.
     """
     handle = Handle(PROFILES[profile] if isinstance(profile, str) else profile, directory, options, everyone, read_only)
     try:
         yield handle
     finally:
         handle.close()
+    if "Traceback" in handle.log:
+        raise RuntimeError(f"the emulator at {handle.path} has a fault of its own; its log: {handle.log}")

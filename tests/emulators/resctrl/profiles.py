@@ -50,6 +50,7 @@ class Bandwidth:
     linear: bool = True
     needs_linear: bool = True
     throttle_mode: str | None = None
+    """max: a core's two threads are held to the lower of their values; per-thread; None: the file is not there."""
     bytes_per_second: int = 100 * GIB
     """What one domain's memory can give in all."""
 
@@ -133,7 +134,7 @@ class Profile:
 
 _TWO = (0, 1)
 _L3 = Cache("L3", _TWO, 20, 16, 40 * MIB, shareable_bits=0xC0000, cdp_capable=True)
-_MB = Bandwidth("MB", _TWO, 8, 10, 100, 10)
+_MB = Bandwidth("MB", _TWO, 8, 10, 100, 10, throttle_mode="max")
 _MON = Monitoring(_TWO, 224, 40 * MIB)
 _INTEL = Profile("intel-2s", "two sockets, L3 CAT with CDP, linear MBA", 16, (_L3,), (_MB,), _MON)
 
@@ -187,7 +188,7 @@ _ALL = (
     replace(
         _INTEL,
         name="per-thread",
-        text="MBA with a throttle mode, L3 with sparse masks",
+        text="MBA of each thread for itself, L3 with sparse masks",
         caches=(replace(_L3, sparse=True),),
         bandwidths=(replace(_MB, throttle_mode="per-thread"),),
     ),
@@ -214,6 +215,7 @@ _ALL = (
         _INTEL,
         name="old-kernel",
         text="intel-2s under a kernel of 2018: L3 first, padded values, no sparse_masks, other words",
+        bandwidths=(replace(_MB, throttle_mode=None),),
         old_order=True,
         old_words=True,
         padded=True,
