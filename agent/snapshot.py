@@ -169,13 +169,23 @@ class NodeSnapshot:
     reclaimer: ReclaimView | None = None
     disks: tuple[str, ...] | None = None
 
+    split: dict[Tier, tuple[tuple[PodSnapshot, ...], tuple[PodSnapshot, ...]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """What `pods_of` found, with the pods that it looked at: policies ask for it many times in one beat."""
+
     def of(self, tier: Tier) -> Usage:
         """Usage of a tier; unknown parts are None."""
         return self.tiers.get(tier, UNKNOWN)
 
     def pods_of(self, tier: Tier) -> tuple[PodSnapshot, ...]:
         """Pods of a tier, in the order of the snapshot."""
-        return tuple(pod for pod in self.pods if pod.tier is tier)
+        known = self.split.get(tier)
+        if known is not None and known[0] is self.pods:
+            return known[1]
+        pods = tuple(pod for pod in self.pods if pod.identity.tier is tier)
+        self.split[tier] = (self.pods, pods)
+        return pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,19 @@
-"""CPU controller of one cgroup, v1 and v2: counters, and the knobs weight, idle, quota and burst.
+"""CPU controller of one cgroup, v1 and v2: the knobs weight, idle, quota and burst. Counters are in `usage`.
 
 Files are opened relative to a descriptor of the group, so that what is read belongs to one and the same cgroup.
-v1 counts usage and throttled time in nanoseconds, v2 in microseconds. v1's -1 and v2's `max` are no numbers: both
-are None here. Weight is the kernel's own unit: shares (2 to 262144) on v1, weight (1 to 10000) on v2; node
-runtimes convert differently, so it is never converted. Source: reference/kernel.md 2.1, 2.2.
+v1's -1 and v2's `max` are no numbers: both are None here. Weight is the kernel's own unit: shares (2 to 262144) on
+v1, weight (1 to 10000) on v2; node runtimes convert differently, so it is never converted.
+Source: reference/kernel.md 2.1, 2.2.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Final
 
-from agent.counters import CpuCounters, CpuKnobs
+from agent.counters import CpuKnobs
 from slacktide.errors import Gone, Refused
-from slacktide.kernel.files import parse_flat, read_int, read_text
+from slacktide.kernel.files import read_text
 from slacktide.kernel.hierarchy import Version
 
 DEFAULT_PERIOD_US: Final = 100_000
@@ -23,40 +22,6 @@ MIN_QUOTA_US: Final = 1_000
 
 WEIGHT_FILE: Final = {Version.V1: "cpu.shares", Version.V2: "cpu.weight"}
 IDLE_FILE: Final = "cpu.idle"
-
-
-def read_counters(
-    cpu_fd: int, cpuacct_fd: int | None, version: Version, clock: Callable[[], float]
-) -> CpuCounters | None:
-    """Usage and throttling. `cpuacct_fd` is the group under the cpuacct controller (v1 only).
-
-    None when usage cannot be read though the group exists. Raises Gone when it does not.
-    """
-    if version is Version.V2:
-        at, stat = clock(), parse_flat(read_text("cpu.stat", cpu_fd))
-        usage = stat.get("usage_usec")
-        if usage is None:
-            return None
-        throttled = stat.get("throttled_usec")
-        return CpuCounters(
-            at=at,
-            usage_ns=usage * 1000,
-            periods=stat.get("nr_periods"),
-            throttled_periods=stat.get("nr_throttled"),
-            throttled_ns=throttled * 1000 if throttled is not None else None,
-        )
-    if cpuacct_fd is None:
-        return None
-    at = clock()
-    usage_ns = read_int("cpuacct.usage", cpuacct_fd)
-    stat = parse_flat(read_text("cpu.stat", cpu_fd))
-    return CpuCounters(
-        at=at,
-        usage_ns=usage_ns,
-        periods=stat.get("nr_periods"),
-        throttled_periods=stat.get("nr_throttled"),
-        throttled_ns=stat.get("throttled_time"),
-    )
 
 
 def read_knobs(fd: int, version: Version) -> CpuKnobs:

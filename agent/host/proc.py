@@ -20,9 +20,7 @@ from agent.counters import NodeCounters
 from slacktide.errors import Refused
 from slacktide.kernel.files import read_text, translate
 
-_AVAILABLE: Final = re.compile(rb"^MemAvailable:[ \t]*([0-9]{1,20})", re.MULTILINE)
-_SWAP_TOTAL: Final = re.compile(rb"^SwapTotal:[ \t]*([0-9]{1,20})", re.MULTILINE)
-_SWAP_FREE: Final = re.compile(rb"^SwapFree:[ \t]*([0-9]{1,20})", re.MULTILINE)
+_SIZE: Final = re.compile(rb":[ \t]*([0-9]{1,20})\b")
 _CPU: Final = re.compile(rb"cpu" + rb"[ \t]+([0-9]{1,20})" * 7 + rb"\s")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _DIGITS: Final = 20
@@ -84,7 +82,7 @@ class Proc:
     def _swap(self) -> tuple[int | None, int | None]:
         """(total, free) bytes of swap; None where meminfo does not say."""
         data = self._beat_file("meminfo")
-        return _kibibytes(_SWAP_TOTAL, data), _kibibytes(_SWAP_FREE, data)
+        return _size_of(b"SwapTotal", data), _size_of(b"SwapFree", data)
 
     def now(self) -> float:
         """Monotonic seconds of the clock that all readings carry."""
@@ -125,7 +123,7 @@ class Proc:
         return (user + nice + system + irq + softirq) / _TICK
 
     def _available(self) -> int | None:
-        return _kibibytes(_AVAILABLE, self._beat_file("meminfo")) or None
+        return _size_of(b"MemAvailable", self._beat_file("meminfo")) or None
 
     def _meminfo(self) -> dict[str, int]:
         """Sizes in bytes by name; a line of another form is left out."""
@@ -138,7 +136,10 @@ class Proc:
         return sizes
 
 
-def _kibibytes(pattern: re.Pattern[bytes], data: bytes) -> int | None:
-    """Bytes that a line of meminfo states; None without such a line."""
-    found = pattern.search(data)
+def _size_of(name: bytes, data: bytes) -> int | None:
+    """Bytes that the line `name` of meminfo states; None without such a line."""
+    begin = 0 if data.startswith(name + b":") else data.find(b"\n" + name + b":") + 1
+    if begin == 0 and not data.startswith(name + b":"):
+        return None
+    found = _SIZE.match(data, begin + len(name))
     return int(found[1]) * 1024 if found else None

@@ -2,9 +2,9 @@
 
 A group that vanishes while it is read is counted and left out. A part of a living group that cannot be read is
 None. Nothing is caught beyond kernel errors. Use of CPU is read every turn; memory, I/O, pressure and knobs every
-`slow_turns`, some pods each turn, and tasks, cpuset and freezer each third time of these; everything of a pod that is
-new; and memory every turn where the node has little left. Groups are listed when something came or went, as far as
-that is told (`changed`), and every few turns in any case.
+`slow_turns` (more on a node with very many pods), some pods each turn, and tasks, cpuset and freezer each third time
+of these; everything of a pod that is new; and memory every turn where the node has little left. Groups are listed
+when something came or went, as far as that is told (`changed`), and every few turns in any case.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from slacktide.kernel.hierarchy import Hierarchy, Version
 from slacktide.kernel.kubepods import container_id, pod_uid
 
 SLOW_TURNS: Final = 5
+SLOW_PODS: Final = 20
+"""Pods whose slow parts are read in one turn, unless that makes them older than MOST_SLOW_TURNS."""
+
+MOST_SLOW_TURNS: Final = 15
 STATE_ROUNDS: Final = 3
 """Tasks, cpuset and freezer are read each so many times that the rest is."""
 
@@ -61,7 +65,7 @@ class HostReader:
         self._proc = proc
         self._clock = clock
         self.budget = budget or FdBudget(clock=time.monotonic)
-        self._slow_turns = slow_turns
+        self._slow_turns = self._slow_now = slow_turns
         self._changed = changed
         self._listed_turn: int | None = None
         self._psi = psi.NodePsi(proc.root, clock)
@@ -80,6 +84,7 @@ class HostReader:
         self.budget.check()
         groups = self._groups()
         node = self._node()
+        self._slow_now = max(self._slow_turns, min(MOST_SLOW_TURNS, -(-len(groups) // SLOW_PODS)))
         least = MEMORY if _memory_is_low(node) else NOTHING
         found: list[Found] = []
         readings: dict[Key, PodReading] = {}
@@ -113,7 +118,7 @@ class HostReader:
             groups=tuple(found),
             readings=readings,
             earlier=earlier,
-            slow_turns=self._slow_turns,
+            slow_turns=self._slow_now,
             vanished=vanished,
         )
 
@@ -128,7 +133,7 @@ class HostReader:
 
     def _due(self, number: int) -> int:
         """What is read of the pod of this number in the listing: a part of the pods each turn."""
-        round_, rest = divmod(number + self._turn, self._slow_turns)
+        round_, rest = divmod(number + self._turn, self._slow_now)
         if rest:
             return NOTHING
         return ALL if round_ % STATE_ROUNDS == 0 else MEMORY | FLOWS
