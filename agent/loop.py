@@ -437,7 +437,8 @@ class Loop:
         if not self._observes:
             wanted = plan if only is None else part_of(plan, only)
             act = partial(self._executor.apply, whole=only is None)
-            self._log_problems(self._carry_out(act, wanted, only))
+            # While a runtime makes a container, half-made cgroups and values of its own are nothing to worry about.
+            self._log_problems(self._carry_out(act, wanted, only), calm=only is not None)
 
     def _place(self, plan: Plan) -> None:
         """Carry out what the plan wants of threads; a plan that is refused as a whole is so for each of them."""
@@ -465,9 +466,10 @@ class Loop:
         by_group = {group.group: group for group in self._host.last_groups} | self._late
         return {pod.group: by_group[pod.group] for pod in self._snapshot.pods if pod.group in by_group}
 
-    def _log_problems(self, outcome: Outcome) -> None:
+    def _log_problems(self, outcome: Outcome, *, calm: bool = False) -> None:
+        log = _LOG.info if calm else _LOG.warning
         for problem in outcome.problems:
-            _LOG.warning("executor", problem=problem)
+            log("executor", problem=problem)
 
     def _collect(self, snapshot: NodeSnapshot, plan: Plan) -> None:
         seen = self._effects.for_sample(snapshot)
