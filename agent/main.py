@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from functools import partial
 from typing import Final
 
 import msgspec
 
+from agent import restore
 from agent.act.executor import Executor
 from agent.act.guard import Guard
 from agent.act.journal import Journal
@@ -54,7 +56,10 @@ _SILENT_TURNS: Final = 3.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the agent; returns the exit code (0 stopped, 1 failed, 2 bad settings)."""
+    """Run the agent, or `restore`; returns the exit code (0 stopped, 1 failed, 2 bad settings)."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["restore"]:
+        return restore.main(arguments[1:])
     return run_daemon("agent", AgentSettings, _body, argv, about="Protects LS pods of this node from BE pods.")
 
 

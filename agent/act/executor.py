@@ -215,7 +215,11 @@ class Executor:
 
     def restore(self) -> Outcome:
         """Give every knob its original back, and every thread its mask (stop of the agent, and on demand)."""
-        masks = self.restore_masks()
+        masks, knobs = self.restore_masks(), self.restore_knobs()
+        return replace(knobs, writes=masks.writes + knobs.writes, problems=(*masks.problems, *knobs.problems))
+
+    def restore_knobs(self) -> Outcome:
+        """Give every knob its original back; part of `restore`."""
         self._begin(Plan())
         unreadable: list[Given] = []
         entries = sorted(self._journal.entries(), key=lambda entry: entry.group.count("/"))
@@ -231,11 +235,7 @@ class Executor:
             )
             for step in steps
         ]
-        return Outcome(
-            writes=outcome.writes + masks.writes,
-            problems=(*masks.problems, *outcome.problems),
-            given=(*given, *unreadable),
-        )
+        return replace(outcome, given=(*given, *unreadable))
 
     def _undoing(self, entry: Entry, unreadable: list[Given]) -> Step | None:
         """The step that undoes an entry; None where there is nothing to undo, or another's undoing includes it."""

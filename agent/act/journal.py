@@ -97,9 +97,13 @@ Key = tuple[str, Knob]
 
 
 class Journal:
-    """Entries by (group, knob), kept on disk. One thread writes; `entries()` may be read by any (a new tuple each)."""
+    """Entries by (group, knob), kept on disk. One thread writes; `entries()` may be read by any (a new tuple each).
 
-    def __init__(self, directory: str, boot_id: str) -> None:
+    With `read_only` all changes stay in memory, and an unusable file where it is.
+    """
+
+    def __init__(self, directory: str, boot_id: str, *, read_only: bool = False) -> None:
+        self._read_only = read_only
         self._path = os.path.join(directory, FILE_NAME)
         self._boot_id = boot_id
         self._entries: dict[Key, Entry] = {}
@@ -109,35 +113,32 @@ class Journal:
         self.lost = False
         self.problem = ""
 
-    def load(self, *, set_aside: bool = True) -> tuple[Entry, ...]:
-        """Entries of this boot. For an unusable file `problem` says why and `lost` is true.
-
-        It is set aside, save by one who only looks (`set_aside` false).
-        """
+    def load(self) -> tuple[Entry, ...]:
+        """Entries of this boot. An unusable file is set aside; `problem` then says why and `lost` is true."""
         try:
             with open(self._path, "rb") as file:
                 data = file.read()
         except FileNotFoundError:
             return ()
         except OSError as error:
-            self._unusable(f"cannot be read: {error.strerror}", set_aside)
+            self._unusable(f"cannot be read: {error.strerror}")
             return ()
         try:
             body = _decoded(data)
             for entry in body.entries:
                 checked_group(entry.group)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            self._unusable(f"is no journal that this version knows: {error}", set_aside)
+            self._unusable(f"is no journal that this version knows: {error}")
             return ()
         if body.boot_id == self._boot_id:
             self._set({(entry.group, entry.knob): entry for entry in body.entries})
             self._masks = {masks.key: masks for masks in body.masks}
         return self._all
 
-    def _unusable(self, why: str, set_aside: bool) -> None:
+    def _unusable(self, why: str) -> None:
         self.lost = True
         self.problem = f"{self._path} {why}"
-        if not set_aside:
+        if self._read_only:
             return
         problem = ""
         for number in range(_NAMES_ASIDE):
@@ -216,6 +217,8 @@ class Journal:
             self._by_group.setdefault(entry.group, {})[entry.knob] = entry
 
     def _write(self, entries: Mapping[Key, Entry], *, sync: bool) -> None:
+        if self._read_only:
+            return
         body = _Body(boot_id=self._boot_id, entries=list(entries.values()), masks=list(self._masks.values()))
         raw = msgspec.json.encode(body)
         file = _File(format=FORMAT, sum=zlib.crc32(raw), body=msgspec.Raw(raw))

@@ -30,7 +30,7 @@ _COMMAND_LENGTH: Final = 160
 
 
 class Ownership:
-    """Locks held until `close`, or until the process ends.
+    """Locks held until `close`, or until the process ends. Without `node` only that of the directory.
 
     Raises StateError, naming the owner, where another agent has the directory or the cgroup root.
     """
@@ -43,6 +43,7 @@ class Ownership:
         proc_root: str = "/proc",
         *,
         node: bool = True,
+        make_root: bool = True,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._held: list[int] = []
@@ -51,7 +52,7 @@ class Ownership:
             self._held.append(_lock_directory(state_dir, proc_root, pause))
             mount = hierarchy.controllers.get("cpu")
             if node and mount is not None:
-                self._lock_node(mount.path, root, proc_root)
+                self._lock_node(mount.path, root, proc_root, make_root=make_root)
         except BaseException:
             self.close()
             raise
@@ -66,11 +67,11 @@ class Ownership:
                 # Others may have begun to use it.
                 os.rmdir(self._made)
 
-    def _lock_node(self, mount: str, root: str, proc_root: str) -> None:
+    def _lock_node(self, mount: str, root: str, proc_root: str, *, make_root: bool) -> None:
         parts = root.split("/") if root else []
         above = [os.path.join(mount, *parts[:depth]) for depth in range(len(parts))]
         own = os.path.join(mount, *parts)
-        if above and os.path.isdir(above[-1]) and not os.path.isdir(own):
+        if make_root and above and os.path.isdir(above[-1]) and not os.path.isdir(own):
             # Locked before anybody makes pods in it, so it must be there; whoever runs pods takes it as it is.
             with contextlib.suppress(OSError):
                 os.mkdir(own)

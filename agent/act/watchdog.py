@@ -139,8 +139,8 @@ class Process:
                 os.close(lock)
 
     def _relax(self) -> int:
-        journal = Journal(self._state_dir, self._boot_id)
-        lifted = relax(self._hierarchy, journal.load(set_aside=False))
+        journal = Journal(self._state_dir, self._boot_id, read_only=True)
+        lifted = relax(self._hierarchy, journal.load())
         self._heartbeat.count()
         report = Report(
             wall=time.time(), silent_seconds=self._watchdog.silence(), lifted=lifted, problem=journal.problem

@@ -571,7 +571,7 @@ def test_one_sync_a_round_and_all_entries_before_the_first_write(rig, monkeypatc
     real = rig.writer.__call__
 
     def watch(name, value, dir_fd=None):
-        order.append((len(syncs), len(Journal(str(rig.state), "boot").load(set_aside=False))))
+        order.append((len(syncs), len(Journal(str(rig.state), "boot", read_only=True).load())))
         real(name, value, dir_fd)
 
     rig.executor._write = watch
