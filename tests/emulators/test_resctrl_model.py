@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from tests.emulators.resctrl import PROFILES, Caller, Clock, FakeHost, Model, ResctrlError
 from tests.emulators.resctrl.control import Commands
 from tests.emulators.resctrl.hardware import Demand
-from tests.emulators.resctrl.parsing import format_list, format_mask, kernel_int, kernel_number, parse_list, parse_mask
+from tests.emulators.resctrl.parsing import (
+    format_list,
+    format_mask,
+    kernel_bool,
+    kernel_int,
+    kernel_number,
+    parse_list,
+    parse_mask,
+)
 from tests.emulators.resctrl.profiles import GIB, MIB
 from tests.emulators.resctrl.schemata import first_run
 from tests.emulators.resctrl.state import LastCommand
@@ -765,9 +773,12 @@ def test_cpus_that_are_offline_or_come_back():
     ("file", "text", "error"),
     [
         ("cpus_list", "16", "ERANGE"),
-        ("cpus", "10000", "EOVERFLOW"),
+        ("cpus_list", "99999999999", "EOVERFLOW"),
         ("cpus_list", "a", "EINVAL"),
-        ("cpus", "", "EINVAL"),
+        ("cpus", "10000", "EOVERFLOW"),
+        ("cpus", "0,1", "EOVERFLOW"),
+        ("cpus", "000000001", "EOVERFLOW"),
+        ("cpus", "0x1", "EINVAL"),
     ],
 )
 def test_bad_cpus(file, text, error):
@@ -794,13 +805,22 @@ def test_masks_and_lists_are_read_as_they_are_written(mask, bits):
 
 @pytest.mark.parametrize(
     ("text", "cpus"),
-    [("0-6:1/2", [0, 2, 4, 6]), ("all", list(range(8))), ("N", [7]), ("1,,3", [1, 3]), ("", []), ("2\n5", [2])],
+    [
+        ("0-6:1/2", [0, 2, 4, 6]),
+        ("all", list(range(8))),
+        ("N", [7]),
+        ("1,,3", [1, 3]),
+        ("", []),
+        ("2\n5", [2]),
+        ("ALL:1/4", [0, 4]),
+        ("1-2:0/2", []),
+    ],
 )
 def test_list_grammar(text, cpus):
     assert parse_list(text, 8) == sum(1 << cpu for cpu in cpus)
 
 
-@pytest.mark.parametrize("text", ["3-1", "1-", "-1", "a", "1-2:0/2", "1-2:3/2", "1;2"])
+@pytest.mark.parametrize("text", ["3-1", "1-", "-1", "a", "1-2:1/0", "1-2:3/2", "1:1/2", "1;2"])
 def test_lists_that_are_refused(text):
     assert fails(parse_list, text, 8) == "EINVAL"
 
@@ -819,6 +839,19 @@ def test_numbers(text, base, value):
 def test_numbers_that_are_refused(text, base):
     assert fails(kernel_number, text, base, 1000) == "EINVAL"
     assert fails(kernel_number, "1001", 10, 1000) == "ERANGE"
+
+
+@pytest.mark.parametrize(
+    ("text", "mask"), [("", 0), ("\n", 0), ("f\n", 15), ("1,,2", 1 << 32 | 2), ("FF,00000000", 255 << 32), ("1\nzz", 1)]
+)
+def test_mask_grammar(text, mask):
+    assert parse_mask(text, 40) == mask
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("Yes", True), ("on", True), ("off", False), ("0", False)])
+def test_switches(text, value):
+    assert kernel_bool(text) is value
+    assert fails(kernel_bool, "o") == fails(kernel_bool, "") == fails(kernel_bool, "2") == "EINVAL"
 
 
 def test_pids_are_signed():

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.emulators.resctrl import PROFILES, ResctrlError, mounted
+from tests.emulators.resctrl import PROFILES, ResctrlError, mounted, mounting
 from tests.emulators.resctrl.fixture import resctrl  # noqa: F401  # pytest finds a fixture by its name in the module
 from tests.emulators.resctrl.mounting import REPOSITORY, is_mounted, missing, unmount
 from tests.patience import PATIENCE
@@ -537,6 +537,20 @@ def test_by_hand(tmp_path, ending):
         process.kill()
         process.communicate()
         unmount(path)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "reason"),
+    [
+        (lambda patch: patch.setattr(mounting, "_effective_capabilities", lambda: 0), "mounting needs CAP_SYS_ADMIN"),
+        (lambda patch: patch.setattr(mounting, "DEVICE", "/dev/no-fuse"), "/dev/no-fuse cannot be opened: No such"),
+        (lambda patch: patch.setattr(mounting, "BINDING", "no_fuse_binding"), "the package no_fuse_binding is not"),
+        (lambda patch: patch.setenv("FUSE_LIBRARY_PATH", "/dev/null"), "libfuse does not load: OSError"),
+    ],
+)
+def test_why_nothing_can_be_mounted(monkeypatch, break_it, reason):
+    break_it(monkeypatch)
+    assert mounting.missing.__wrapped__().startswith(reason)
 
 
 def test_profiles_are_listed():

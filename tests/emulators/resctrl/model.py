@@ -412,8 +412,6 @@ class Model:
                 raise status.fail(errno.EPERM, "Source must be a MON group")
             if target.kind != MON_GROUPS or name == "mon_groups":
                 raise status.fail(errno.EPERM, "Destination must be a mon_groups subdirectory")
-            if "\n" in name:
-                raise ResctrlError(errno.EINVAL)
             if taken:
                 raise ResctrlError(errno.EEXIST)
             self.tick()

@@ -22,6 +22,8 @@ from tests.patience import PATIENCE
 REPOSITORY = Path(__file__).resolve().parents[3]
 START_SECONDS = 20 * PATIENCE
 STOP_SECONDS = 5 * PATIENCE
+DEVICE = "/dev/fuse"
+BINDING = "mfusepy"
 _DETACH = 2
 _CAP_SYS_ADMIN = 21
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -38,13 +40,13 @@ def missing() -> str | None:
     if not _effective_capabilities() >> _CAP_SYS_ADMIN & 1:
         return "mounting needs CAP_SYS_ADMIN"
     try:
-        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+        os.close(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        return f"/dev/fuse cannot be opened: {error.strerror}"
-    if importlib.util.find_spec("mfusepy") is None:
-        return "the package mfusepy is not installed"
+        return f"{DEVICE} cannot be opened: {error.strerror}"
+    if importlib.util.find_spec(BINDING) is None:
+        return f"the package {BINDING} is not installed"
     found = subprocess.run(
-        [sys.executable, "-c", "import mfusepy"], capture_output=True, text=True, timeout=START_SECONDS, check=False
+        [sys.executable, "-c", f"import {BINDING}"], capture_output=True, text=True, timeout=START_SECONDS, check=False
     )
     return None if found.returncode == 0 else f"libfuse does not load: {found.stderr.strip().splitlines()[-1]}"
 

@@ -11,6 +11,7 @@ from tests.emulators.resctrl.errors import ResctrlError
 SPACE = " \t\n\v\f\r\xa0"
 """What the kernel's strim() cuts."""
 
+_UINT = (1 << 32) - 1
 _DIGITS = {8: "0-7", 10: "0-9", 16: "0-9a-fA-F"}
 
 
@@ -43,11 +44,11 @@ def kernel_int(text: str) -> int:
 
 
 def kernel_bool(text: str) -> bool:
-    """First letters decide, as kstrtobool does. Raises ResctrlError EINVAL."""
+    """The first letter decides, after an o the second. Raises ResctrlError EINVAL."""
     head = text[:2].lower()
-    if head[:1] in {"1", "y", "t"} or head == "on":
+    if head[:1] in set("1yte") or head == "on":
         return True
-    if head[:1] in {"0", "n", "f"} or head == "of":
+    if head[:1] in set("0nfd") or head == "of":
         return False
     raise ResctrlError(errno.EINVAL)
 
@@ -86,40 +87,51 @@ def format_list(mask: int) -> str:
 
 
 def parse_mask(text: str, bits: int) -> int:
-    """Hex with comma groups of at most 8 digits. Raises ResctrlError EINVAL or EOVERFLOW."""
-    text = text.split("\n", 1)[0].strip(SPACE)
-    groups = text.split(",")
-    if not all(re.fullmatch("[0-9a-fA-F]{1,}", group) for group in groups):
-        raise ResctrlError(errno.EINVAL)
+    """Hex, at most 8 digits a group, no more groups than `bits` CPUs need; nothing is the empty mask.
+
+    Raises ResctrlError EINVAL or EOVERFLOW, for the last bad group.
+    """
     mask = 0
-    for index, group in enumerate(groups):
-        if len(group) > 8 and index > 0:
+    for index, group in enumerate(reversed(_regions(text))):
+        if index >= -(-bits // 32):
             raise ResctrlError(errno.EOVERFLOW)
-        mask = mask << 32 | int(group, 16)
+        if not re.fullmatch("[0-9a-fA-F]+", group[-8:]):
+            raise ResctrlError(errno.EINVAL)
+        if len(group) > 8:
+            raise ResctrlError(errno.EOVERFLOW if re.match("[0-9a-fA-F]", group[-9]) else errno.EINVAL)
+        mask |= int(group, 16) << 32 * index
     if mask >> bits:
         raise ResctrlError(errno.EOVERFLOW)
     return mask
 
 
+def _regions(text: str) -> list[str]:
+    """Parts of the first line between commas and blanks."""
+    return [part for part in re.split(r"[\s,]+", text.split("\n", 1)[0]) if part]
+
+
 def parse_list(text: str, bits: int) -> int:
-    """Decimal list with ranges and strides (0-7:2/4), `all` and N for the last CPU. Raises EINVAL or ERANGE."""
-    text = text.split("\n", 1)[0].strip(SPACE)
+    """Decimal list with ranges and strides (0-7:2/4), `all` and N for the last CPU.
+
+    Raises ResctrlError EINVAL, ERANGE or EOVERFLOW.
+    """
     mask = 0
-    for part in filter(None, re.split(r"[\s,]+", text)):
+    for part in _regions(text):
         mask |= _range(part, bits)
     return mask
 
 
 def _range(part: str, bits: int) -> int:
-    if part.lower() == "all":
-        return (1 << bits) - 1
     number = r"(\d+|N)"
-    found = re.fullmatch(rf"{number}(?:-{number}(?::(\d+)/(\d+))?)?", part)
-    if found is None:
+    found = re.fullmatch(rf"(?:(?i:all)|{number}(?:-{number})?)(?::(\d+)/(\d+))?", part, re.ASCII)
+    if found is None or (found[3] and part[0].isdecimal() and not found[2]):
         raise ResctrlError(errno.EINVAL)
-    first, last = (bits - 1 if text == "N" else int(text) for text in (found[1], found[2] or found[1]))
+    ends = (found[1], found[2] or found[1]) if found[1] else ("0", "N")
+    first, last = (bits - 1 if text == "N" else int(text) for text in ends)
     used, group = (int(found[3]), int(found[4])) if found[3] else (1, 1)
-    if first > last or used == 0 or used > group:
+    if max(first, last, used, group) > _UINT:
+        raise ResctrlError(errno.EOVERFLOW)
+    if first > last or group == 0 or used > group:
         raise ResctrlError(errno.EINVAL)
     if last >= bits:
         raise ResctrlError(errno.ERANGE)
