@@ -112,11 +112,9 @@ def environment(caller: Mapping[str, str], assignments: Sequence[str]) -> dict[s
 
 
 def _resources(wish: Wish) -> dict[str, dict[str, str]]:
-    """requests: batch resources (whole millicores and bytes) for best-effort, plain ones otherwise. limits: plain.
+    """Batch resources (whole millicores and bytes) for best-effort, plain ones otherwise; limits likewise.
 
-    A best-effort pod with a plain limit asks for a plain 0 as well, because the API would take the limit for a
-    request. It is Burstable by that, and best-effort by its label. (Limits of batch resources bind nobody: neither
-    a kubelet nor our runner makes a cgroup setting of them.)
+    The kubelet does nothing about limits of batch resources: the agent makes them true.
     """
     advice = "write 500m for half a CPU, 2 for two"
     cpu = _positive("--cpu", wish.cpu, quantity.cpu_millis, 1, advice)
@@ -128,13 +126,17 @@ def _resources(wish: Wish) -> dict[str, dict[str, str]]:
         limits["memory"] = _memory("--limit-memory", wish.limit_memory)
         if limits["memory"] < memory:
             raise QuantityError(f"--limit-memory {wish.limit_memory} is below --memory {wish.memory}")
-    if wish.tier == "be":
-        requests = {BATCH_CPU: str(cpu), BATCH_MEMORY: str(memory)} | dict.fromkeys(limits, "0")
-    else:
-        requests = {"cpu": f"{cpu}m", "memory": str(memory)}
-    if not limits:
-        return {"requests": requests}
-    return {"requests": requests, "limits": {k: f"{v}m" if k == "cpu" else str(v) for k, v in limits.items()}}
+    named = _batch if wish.tier == "be" else _plain
+    requests = named({"cpu": cpu, "memory": memory})
+    return {"requests": requests, "limits": named(limits)} if limits else {"requests": requests}
+
+
+def _batch(amounts: Mapping[str, int]) -> dict[str, str]:
+    return {{"cpu": BATCH_CPU, "memory": BATCH_MEMORY}[name]: str(amount) for name, amount in amounts.items()}
+
+
+def _plain(amounts: Mapping[str, int]) -> dict[str, str]:
+    return {name: f"{amount}m" if name == "cpu" else str(amount) for name, amount in amounts.items()}
 
 
 def _memory(option: str, text: str) -> int:

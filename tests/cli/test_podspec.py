@@ -9,7 +9,7 @@ from cli.podspec import REQUEST_ANNOTATION, Wish, dns_label, environment, manife
 from slacktide.errors import ManifestError, QuantityError
 from slacktide.names import BATCH_CPU, BATCH_MEMORY, HOST_PROCESS_IMAGE, SCHEDULER_NAME
 from slacktide.objects import Pod
-from slacktide.resources import batch_request, limits_of, requests_of
+from slacktide.resources import batch_request, limits_of, qos_class, requests_of
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier, tier_of
 
@@ -40,14 +40,13 @@ def test_latency_sensitive_pod_asks_for_plain_resources_alone():
 
 def test_limits_of_best_effort_do_not_become_requests():
     body, pod = made(limit_cpu="3", limit_memory="1Gi")
-    assert limits_of(pod) == {"cpu": 3000, "memory": 1 << 30}
-    assert body["spec"]["containers"][0]["resources"]["requests"] == {
-        BATCH_CPU: "1000",
-        BATCH_MEMORY: str(256 << 20),
-        "cpu": "0",
-        "memory": "0",
+    assert limits_of(pod) == {BATCH_CPU: 3000, BATCH_MEMORY: 1 << 30}
+    assert body["spec"]["containers"][0]["resources"] == {
+        "requests": {BATCH_CPU: "1000", BATCH_MEMORY: str(256 << 20)},
+        "limits": {BATCH_CPU: "3000", BATCH_MEMORY: str(1 << 30)},
     }
     assert tier_of(pod) is Tier.BE
+    assert qos_class(pod) == "BestEffort"
 
 
 def test_one_limit_leaves_the_other_resource_alone():
