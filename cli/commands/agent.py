@@ -8,7 +8,8 @@ from cli.app import App, common_options, examples
 from cli.exits import FAILED, OK
 
 
-@click.group("agent")
+@click.group("agent", epilog=examples("slacktide agent restore --dry-run", "slacktide agent restore"))
+@common_options
 def command() -> None:
     """See to the agent of this machine."""
 
