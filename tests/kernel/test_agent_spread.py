@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from agent.policy.spread import SpreadSettings
 from agent.settings import AgentSettings
 from agent.threads import parse_cpus
 from tests.agent.api_twin import ApiTwin, pod_json
@@ -144,6 +145,40 @@ def test_a_killed_agent_leaves_masks_the_next_adopts_and_a_stop_restores(forks, 
     assert code == 0
     assert [mask(pid) for pid in busy] == [ALL] * 3, log
     assert (mask(own), mask(ls)) == (frozenset(CPUS[:1]), ALL)
+
+
+STORM = (
+    "import os, time\n"
+    "while not os.path.exists({until!r}):\n"
+    "    for _ in range(8):\n"
+    "        if os.fork() == 0:\n"
+    "            time.sleep(0.02)\n"
+    "            os._exit(0)\n"
+    "    for _ in range(8): os.wait()\n"
+    "while True: pass\n"
+)
+"""A few hundred short processes a second, until told to work in peace."""
+
+
+def test_a_fork_storm_is_left_wide_and_pinned_again_when_it_is_over(forks, tmp_path):
+    storm = forks.spawn(f"{BE}/{CID}", STORM.format(until=str(tmp_path / "calm"))).pid
+    with Rig(forks, tmp_path, policies=SPREAD) as rig:
+        rig.settings = AgentSettings(
+            turn_seconds=0.2, policies=SPREAD, spread=SpreadSettings(storm_threads=20, release_turns=2)
+        )
+        wait_for(lambda: any("make threads too fast" in turn.line for turn in rig.turns[-1:]), "the storm seen")
+        wait_for(lambda: all(one == ALL for one in map(mask_or_none, tids(forks)) if one), "all of it left wide")
+        (tmp_path / "calm").touch()
+        wait_for(lambda: len(mask(storm)) == 1, "its maker pinned, now that it works")
+    rig.executor.restore()
+    assert mask(storm) == ALL
+
+
+def mask_or_none(tid):
+    try:
+        return mask(tid)
+    except ProcessLookupError:
+        return None
 
 
 def test_the_kernels_own_lists_are_understood():
