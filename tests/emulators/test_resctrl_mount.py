@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -12,20 +11,18 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.emulators.resctrl import PROFILES, ResctrlError, mounted, mounting
+from tests.emulators.mounts import child, fails, read, wait_for, write
+from tests.emulators.resctrl import ResctrlError, mounted
 from tests.emulators.resctrl.fixture import resctrl  # noqa: F401  # pytest finds a fixture by its name in the module
-from tests.emulators.resctrl.mounting import REPOSITORY, is_mounted, missing, unmount
+from tests.emulators.resctrl.mounting import is_mounted, missing
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
-MODULE = [sys.executable, "-m", "tests.emulators.resctrl"]
 
 
 @pytest.fixture(scope="module")
@@ -40,51 +37,6 @@ def machine(shared):
     shared.control.reset()
     shared.tell_mounts()
     return shared
-
-
-def wait_for(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds * PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.01)
-
-
-def read(handle, path):
-    with open(f"{handle.path}/{path}", encoding="utf-8") as file:
-        return file.read()
-
-
-def write(handle, path, text):
-    descriptor = os.open(f"{handle.path}/{path}", os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-
-
-def fails(call, *arguments, **named):
-    with pytest.raises(OSError, match=r"\[Errno") as caught:
-        call(*arguments, **named)
-    return errno.errorcode[caught.value.errno]
-
-
-def ended(process):
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-@contextlib.contextmanager
-def child(code, *arguments):
-    """A Python process that has said that it is up."""
-    command = [sys.executable, "-c", code, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 FORKS = """
@@ -392,55 +344,6 @@ def test_many_at_once_do_not_hang(machine):
     assert failures == []
 
 
-DIES = """
-import os, sys, time
-from pathlib import Path
-from tests.emulators.resctrl import mounted
-with mounted("intel-2s", Path(sys.argv[1])) as handle:
-    print(handle.pid, flush=True)
-    sys.stdin.readline()
-"""
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_it_unmounts_itself_when_the_test_is_killed(tmp_path, held):
-    process = subprocess.Popen(
-        [sys.executable, "-c", DIES, str(tmp_path)],
-        cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    path = str(tmp_path / "resctrl")
-    emulator = psutil.Process(int(process.stdout.readline()))
-    assert is_mounted(path)
-    descriptor = os.open(f"{path}/tasks", os.O_RDONLY) if held else None
-    process.kill()
-    process.communicate()
-    try:
-        wait_for(lambda: not is_mounted(path))
-        wait_for(lambda: ended(emulator))
-    finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            emulator.kill()
-        unmount(path)
-        if descriptor is not None:
-            # What was open on a file system that is gone is closed all the same, and says so.
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-
-
-def test_a_killed_emulator_leaves_nothing(tmp_path):
-    with mounted("intel-2s", tmp_path) as handle:
-        os.kill(handle.pid, signal.SIGKILL)
-        wait_for(lambda: ended(psutil.Process(handle.pid)))
-        assert fails(os.listdir, handle.path) in {"ENOTCONN", "ECONNABORTED"}
-        with pytest.raises(ConnectionError):
-            handle.control.options()
-    assert not is_mounted(handle.path)
-    assert os.listdir(handle.path) == []
-
-
 AS_NOBODY = """
 import os, sys
 path, pid = sys.argv[1:]
@@ -471,92 +374,3 @@ def test_users_may_move_their_own_threads_where_the_file_lets_them():
         done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
         wanted = [errno.EACCES, errno.EACCES, errno.EPERM, 0]
         assert done.stdout.split() == [str(code) for code in wanted], done.stderr
-
-
-def test_a_fault_of_the_emulator_is_not_taken_for_an_answer(tmp_path):
-    facts = replace(PROFILES["intel-2s"].monitoring, extra_files={"broken": None})
-    broken = replace(PROFILES["intel-2s"], monitoring=facts)
-    with pytest.raises(RuntimeError, match="fault of its own"), mounted(broken, tmp_path) as handle:
-        assert fails(os.listdir, f"{handle.path}/mon_data") == "EINVAL"
-    assert not is_mounted(handle.path)
-
-
-def test_it_unmounts_when_the_test_fails(tmp_path):
-    code = DIES.replace("sys.stdin.readline()", "raise SystemExit(3)")
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        timeout=60 * PATIENCE,
-        check=False,
-    )
-    assert (done.returncode, is_mounted(str(tmp_path / "resctrl"))) == (3, False)
-
-
-def test_what_cannot_be_mounted_is_told_with_the_log(resctrl):  # noqa: F811  # the parameter is the fixture
-    with pytest.raises(RuntimeError, match="mount options refused: EINVAL"):
-        resctrl("haswell", ["cdp"])
-
-
-def command_by_hand(socket, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.emulators.resctrl.tell", socket, *arguments],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60 * PATIENCE,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_by_hand(tmp_path, ending):
-    path, control = str(tmp_path / "mount"), str(tmp_path / "control")
-    os.mkdir(path)
-    command = [*MODULE, path, "--profile", "amd-rome", "--control", control]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == f"amd-rome is mounted at {path}; Ctrl-C unmounts\n"
-        assert command_by_hand(control, "options") == (0, "[]\n", "")
-        assert command_by_hand(control, "plug", "cpu=3", "online=false") == (0, "null\n", "")
-        assert command_by_hand(control, "demand", "group=no", "bytes_per_second=1", "footprint_bytes=1")[0] == 1
-        with open(f"{path}/cpus_list", encoding="utf-8") as file:
-            assert file.read() == "0-2,4-63\n"
-        second = subprocess.run(
-            [*MODULE, path], cwd=REPOSITORY, capture_output=True, text=True, timeout=60 * PATIENCE, check=False
-        )
-        assert (second.returncode, "EBUSY" in second.stderr) == (1, True)
-        with open(f"{path}/schemata", encoding="utf-8") as file:
-            assert "23=2048" in file.read()
-        process.send_signal(ending)
-        assert process.wait(10 * PATIENCE) == 0
-        assert not is_mounted(path)
-        assert not os.path.exists(control)
-    finally:
-        process.kill()
-        process.communicate()
-        unmount(path)
-
-
-@pytest.mark.parametrize(
-    ("break_it", "reason"),
-    [
-        (lambda patch: patch.setattr(mounting, "_effective_capabilities", lambda: 0), "mounting needs CAP_SYS_ADMIN"),
-        (lambda patch: patch.setattr(mounting, "DEVICE", "/dev/no-fuse"), "/dev/no-fuse cannot be opened: No such"),
-        (lambda patch: patch.setattr(mounting, "BINDING", "no_fuse_binding"), "the package no_fuse_binding is not"),
-        (lambda patch: patch.setenv("FUSE_LIBRARY_PATH", "/dev/null"), "libfuse does not load: OSError"),
-    ],
-)
-def test_why_nothing_can_be_mounted(monkeypatch, break_it, reason):
-    break_it(monkeypatch)
-    assert mounting.missing.__wrapped__().startswith(reason)
-
-
-def test_profiles_are_listed():
-    done = subprocess.run(
-        [*MODULE, "--list-profiles"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(PROFILES)
-    bare = subprocess.run(MODULE, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
-    assert bare.returncode == 2
