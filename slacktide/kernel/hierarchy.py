@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from slacktide.kernel.files import read_text
 
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
-CONTROLLERS: Final = ("cpu", "cpuacct", "cpuset", "memory", "io", "blkio", "pids", "freezer")
+CONTROLLERS: Final = ("cpu", "cpuacct", "cpuset", "memory", "io", "blkio", "pids", "freezer", "perf_event")
 
 
 class Version(enum.IntEnum):
@@ -78,12 +78,7 @@ def discover(proc_root: str = "/proc") -> Hierarchy:
     """Read the mount table of this process and the controllers that v2 offers."""
     controllers: dict[str, Mount] = {}
     unified: str | None = None
-    for line in read_text(os.path.join(proc_root, "self/mountinfo")).splitlines():
-        before, _, after = line.partition(" - ")
-        fields, rest = before.split(), after.split()
-        if len(fields) < 5 or len(rest) < 3:
-            continue
-        mount_point, kind, options = _unescape(fields[4]), rest[0], rest[2].split(",")
+    for mount_point, kind, options in _mounted(proc_root):
         if kind == "cgroup":
             for name in CONTROLLERS:
                 if name in options:
@@ -97,7 +92,26 @@ def discover(proc_root: str = "/proc") -> Hierarchy:
         if controllers.get("cpu", Mount("", Version.V1)).version is Version.V2:
             controllers.setdefault("cpuacct", Mount(unified, Version.V2))
             controllers.setdefault("freezer", Mount(unified, Version.V2))
+            # On v2 always on, and in no list.
+            controllers.setdefault("perf_event", Mount(unified, Version.V2))
     return Hierarchy(controllers, unified)
+
+
+def v1_mount(controller: str, proc_root: str = "/proc") -> Mount | None:
+    """Where a controller is mounted as v1, also one that is not among `CONTROLLERS`; None where it is not."""
+    for mount_point, kind, options in _mounted(proc_root):
+        if kind == "cgroup" and controller in options:
+            return Mount(mount_point, Version.V1)
+    return None
+
+
+def _mounted(proc_root: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Mount point, file system and its options, of each line of the mount table."""
+    for line in read_text(os.path.join(proc_root, "self/mountinfo")).splitlines():
+        before, _, after = line.partition(" - ")
+        fields, rest = before.split(), after.split()
+        if len(fields) >= 5 and len(rest) >= 3:
+            yield _unescape(fields[4]), rest[0], rest[2].split(",")
 
 
 def _unescape(field: str) -> str:
