@@ -78,7 +78,8 @@ def write_value(path: str, value: str | int, dir_fd: int | None = None) -> None:
         raise Refused(path, None, "an empty value would write nothing; a newline clears")
     try:
         # Kernel files ignore O_TRUNC; in a directory tree that stands in for them it makes the value replace the old.
-        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, dir_fd=dir_fd)
+        # O_NONBLOCK: a memory limit below what is used would be reclaimed here and now, for seconds (from 6.16 on).
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
     except OSError as error:
         raise translate(path, error) from error
     try:
