@@ -126,7 +126,7 @@ def _allowed(state: CpusetState, pods: Sequence[PodSnapshot]) -> dict[str, Mask]
 def _leaves_of(pod: PodSnapshot, lists: Mapping[str, Mask]) -> list[Mask]:
     """The lists of a pod's containers, or its own where none of them is known."""
     inner = [lists[container.group] for container in pod.containers if container.group in lists]
-    return inner or [lists[pod.group]] * (pod.group in lists)
+    return inner or ([lists[pod.group]] if pod.group in lists else [])
 
 
 def _lists(pods: Sequence[PodSnapshot], chosen: Mask, scene: _Scene) -> dict[str, Mask]:

@@ -6,9 +6,9 @@
     level 1..n  LS waits for I/O more than `ls_psi_cut` of the time while BE does I/O: io.max of each BE pod is half
                 of its rate at entry, and half again each `settle_seconds`, down to `be_pod_min_bytes` a second
 
-io.max is set on whole disks: those in `devices`, or all that the node has. A pod that was not measured at entry gets the least.
-Release: a level after `quiet_seconds` below half of the cut. Where pods have no PSI (cgroup v1) it is not known
-whether LS waits for I/O: weight and fixed bounds are all there is then.
+io.max is set on whole disks: those in `devices`, or all that the node has. A pod that was not measured at entry gets
+the least. Release: a level after `quiet_seconds` below half of the cut. Where pods have no PSI (cgroup v1) it is not
+known whether LS waits for I/O: weight and fixed bounds are all there is then.
 Source: cgroup-v2.rst, io.max and io.weight; on v1 the executor writes the blkio files instead.
 """
 

@@ -143,10 +143,10 @@ def moved(
         return LimitState(limit_millis=cap, cut_at=now, rung=rung)
     if limit is None:
         return LimitState()
-    rung = replace(state.rung, level=room.steps(limit), since=now if state.rung.since is None else state.rung.since)
-    held = replace(state, limit_millis=limit, rung=rung)
+    held = _at(state, limit, now, room)
+    rung = held.rung
     if urgent:
-        return held if cap is None else replace(held, rung=replace(rung, quiet_since=None))
+        return held if cap is None or rung.quiet_since is None else replace(held, rung=replace(rung, quiet_since=None))
     rules = RungRules(
         top=rung.level, quiet_seconds=settings.quiet_seconds, min_dwell_seconds=settings.min_dwell_seconds
     )
@@ -155,6 +155,15 @@ def moved(
     if after.level == rung.level:
         return replace(held, rung=after)
     return _raised(held, limit, after, cap, room, judgement.reason)
+
+
+def _at(state: LimitState, limit: int, now: float, room: Room) -> LimitState:
+    """The same state when nothing about the node changed; a beat must be quick."""
+    rung, level = state.rung, room.steps(limit)
+    if rung.level == level and rung.since is not None and limit == state.limit_millis:
+        return state
+    rung = replace(rung, level=level, since=now if rung.since is None else rung.since)
+    return replace(state, limit_millis=limit, rung=rung)
 
 
 def _raised(held: LimitState, limit: int, after: RungState, cap: int | None, room: Room, reason: str) -> LimitState:
@@ -199,7 +208,7 @@ def divided(
     if old is not None and old.of == limit and old.groups == groups and (urgent or old.age < RESPLIT_TURNS):
         age = old.age if urgent else old.age + 1
         if not old.requests or old.requests[0].reason == state.reason:
-            return replace(old, age=age)
+            return old if urgent else replace(old, age=age)
         return replace(old, age=age, requests=tuple(replace(one, reason=state.reason) for one in old.requests))
     parts = water_fill(limit, {pod.group: _demand(pod, room) for pod in pods}, minimum)
     requests = tuple(

@@ -17,21 +17,22 @@ in which LS is calm (`agent.policy.shortage`) and protected use is below `engage
 is the hold band where nothing moves.
 
 `mode` says how the limit is enforced. `quota` (default, measured) divides it over the pods. `cpuset` confines BE to
-whole CPUs (`agent.policy.cpusets`); it is rounded down to whole cores. A node where the chosen knob cannot be
-written gets the other one. A mode that is changed gives the old knob its original back: what is no longer asked for
-is restored. A quota or cpuset that kubelet or systemd took away is put back by the executor.
+whole CPUs (`agent.policy.cpusets`); it is rounded down to whole cores, and below one core there is a quota beside it.
+A node where the chosen knob cannot be written gets the other one. A mode that is changed gives the old knob its
+original back: what is no longer asked for is restored. A quota or cpuset that kubelet or systemd took away is put back
+by the executor.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from agent.capabilities import Capabilities, Knob
 from agent.policy.base import Context, Desired
-from agent.policy.cpusets import CpusetState, confined
+from agent.policy.cpusets import MILLIS, CpusetState, confined
 from agent.policy.limit import (
     Division,
     Judgement,
@@ -121,18 +122,18 @@ class Suppress:
         """The limit on BE and how it is enforced."""
         pods = snapshot.pods_of(Tier.BE)
         room = room_of(snapshot, len(pods), settings)
-        state = replace(state, signalled=signalled(snapshot, before=state.signalled))
+        peak = state.ls_peak
         if not snapshot.urgent:
-            ls = snapshot.of(Tier.LS).cpu_millis
-            state = replace(state, ls_peak=state.ls_peak.seen(snapshot.at, ls, settings.peak_seconds))
-        judgement = _judge(snapshot, state, settings, room)
+            peak = peak.seen(snapshot.at, snapshot.of(Tier.LS).cpu_millis, settings.peak_seconds)
+        seen = signalled(snapshot, before=state.signalled)
+        judgement = _judge(snapshot, peak.value, settings, room, seen=seen)
         limit = moved(state.limit, judgement, snapshot.at, room, settings, urgent=snapshot.urgent)
-        state = replace(state, limit=limit)
+        state = SuppressState(limit=limit, division=state.division, cpusets=state.cpusets, ls_peak=peak, signalled=seen)
         if not context.capabilities.writable & {Knob.QUOTA, Knob.CPUSET}:
             return Desired(reason="neither a CPU quota nor a cpuset can be set on this node"), state
         rung = status(self.name, limit, room, OPENS_WHEN)
         if limit.limit_millis is None:
-            free = replace(state, division=None, cpusets=CpusetState())
+            free = SuppressState(limit=limit, ls_peak=peak, signalled=seen)
             return Desired(reason=judgement.reason if pods else "no BE pod is here", rung=rung), free
         return _enforced(snapshot, pods, state, settings, context.capabilities, room, rung)
 
@@ -146,27 +147,32 @@ def _enforced(
     room: Room,
     rung: RungStatus,
 ) -> tuple[Desired, SuppressState]:
-    """The limit by CPUs, if that is asked for and can be had, else by quota."""
+    """The limit by CPUs, if that is asked for and can be had, else by quota; by both where it is less than a core."""
     limit, reason = state.limit.limit_millis, state.limit.reason
-    wants_cpus = settings.mode == "cpuset" or Knob.QUOTA not in capabilities.writable
-    if wants_cpus and Knob.CPUSET in capabilities.writable:
-        assert limit is not None
+    assert limit is not None
+    cpusets, by_cpus = CpusetState(), False
+    if Knob.CPUSET in capabilities.writable and (settings.mode == "cpuset" or Knob.QUOTA not in capabilities.writable):
         cpusets = confined(state.cpusets, snapshot, pods, limit, Suppress.name, reason)
-        if cpusets.chosen or Knob.QUOTA not in capabilities.writable:
-            said = f"{reason}; {cpusets.note}" if cpusets.note else reason
-            desired = Desired(requests=cpusets.requests, reason=said, be_limit_millis=limit, rung=rung)
-            return desired, replace(state, division=None, cpusets=cpusets)
-        reason = f"{reason}; {cpusets.note}, so by quota"
-    division = divided(
-        state.division, pods, state.limit, room, settings.be_pod_min_millis, Suppress.name, urgent=snapshot.urgent
+        by_cpus = bool(cpusets.chosen)
+        reason = f"{reason}; {cpusets.note}" if by_cpus else f"{reason}; {cpusets.note}, so by quota"
+    in_force = MILLIS * len(cpusets.chosen)
+    division = None
+    if Knob.QUOTA in capabilities.writable and (not by_cpus or limit < in_force):
+        division = divided(
+            state.division, pods, state.limit, room, settings.be_pod_min_millis, Suppress.name, urgent=snapshot.urgent
+        )
+        in_force = limit
+    requests = cpusets.requests + (division.requests if division else ())
+    desired = Desired(requests=requests, reason=reason, be_limit_millis=in_force, rung=rung)
+    after = SuppressState(
+        limit=state.limit, division=division, cpusets=cpusets, ls_peak=state.ls_peak, signalled=state.signalled
     )
-    desired = Desired(requests=division.requests, reason=reason, be_limit_millis=limit, rung=rung)
-    return desired, replace(state, division=division, cpusets=CpusetState())
+    return desired, after
 
 
-def _judge(snapshot: NodeSnapshot, state: SuppressState, settings: SuppressSettings, room: Room) -> Judgement:
+def _judge(snapshot: NodeSnapshot, ls_peak: int, settings: SuppressSettings, room: Room, *, seen: bool) -> Judgement:
     """What bounds BE now; the first rule that speaks decides, from the most severe to the mildest."""
-    now, protected = protected_use(snapshot), protected_use(snapshot, state.ls_peak.value)
+    now, protected = protected_use(snapshot), protected_use(snapshot, ls_peak)
     if not snapshot.capacity.cpu_millis or now is None or protected is None:
         return Judgement(cap=room.floor, calm=False, reason="LS use is not known: BE gets its floor")
     if _memory_low(snapshot, settings):
@@ -177,7 +183,7 @@ def _judge(snapshot: NodeSnapshot, state: SuppressState, settings: SuppressSetti
         return Judgement(cap=leaves(room, protected, settings.target_percent), calm=False, reason=reason)
     verdict = snapshot.shortage
     if verdict is None or verdict.short is None:
-        return _blind(snapshot, protected, settings, room, seen=state.signalled)
+        return _blind(snapshot, protected, settings, room, seen=seen)
     if 100 * protected / room.capacity >= settings.engage_percent - settings.hold_percent:
         return Judgement(cap=None, calm=False, reason="LS needed nearly all of the node a moment ago")
     return Judgement(cap=None, calm=verdict.calm, reason=verdict.reason)

@@ -14,7 +14,7 @@ from agent.policy.shortage import Baseline, ShortageSettings, learned, shortage
 from agent.pressure import Pressure
 from slacktide.status import Usage
 from slacktide.tier import Tier
-from tests.agent.nodes import ALL, CALM, CONTEXT, DRILL, NEAR, SHORT, judged, node, pod, turns
+from tests.agent.nodes import ALL, CONTEXT, DRILL, NEAR, SHORT, judged, node, pod, turns
 
 SETTINGS = ContentionSettings()
 

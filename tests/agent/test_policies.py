@@ -214,10 +214,11 @@ def many(ls=3000, at=100.0, pods=None, topology=None, **more):
 
 def test_the_limit_as_cpus_is_rounded_down_to_whole_cores():
     desired, state = decide(many(ls=None, at=99.0), at_limit(5900), CPUSET)
-    assert asked(desired) == {"kubepods/be": "3,7"}, "the floor is one core"
+    assert asked(desired) == {"kubepods/be": "3,7"}, "at least one core"
+    assert [r.value for r in desired.requests if r.knob is Knob.QUOTA] == [100], "and no more time than the floor"
     desired, _ = decide(many(ls=3000, pressure=NEAR), at_limit(5900), CPUSET)
     assert asked(desired) == {"kubepods/be": "2-3,6-7"}
-    assert desired.be_limit_millis == 5900
+    assert desired.be_limit_millis == 4000
     assert "CPUs 2-3,6-7" in desired.reason
     assert state.cpusets.chosen == {3, 7}
 
@@ -253,6 +254,12 @@ def test_cpus_that_are_not_known_fall_back_to_a_quota():
     desired, _ = decide(node(pods=pods, pressure=NEAR, topology=None), at_limit(1000), CPUSET)
     assert {request.knob for request in desired.requests} == {Knob.QUOTA}
     assert "not known, so by quota" in desired.reason
+
+
+def test_a_pod_whose_list_cannot_be_read_is_taken_to_be_allowed_every_cpu():
+    pods = (pod("ls", Tier.LS), pod("be"))
+    desired, _ = decide(many(pressure=NEAR, pods=pods), at_limit(4000), CPUSET)
+    assert asked(desired) == {"kubepods/be": "2-3,6-7"}
 
 
 def test_what_a_pod_may_use_is_remembered_while_the_kernel_shows_our_list():
