@@ -87,7 +87,7 @@ class AgentSettings(DaemonSettings, frozen=True):
         int, Meta(ge=1, le=10_000, description="LS threads whose run delay is read in one beat")
     ] = 64
     watchdog_seconds: Annotated[
-        float, Meta(ge=1, le=600, description="a silent control loop for this long lifts BE's quotas")
+        float, Meta(ge=1, le=600, description="a silent control loop for this long lifts BE's hard limits")
     ] = 5.0
     restore_on_stop: Annotated[bool, Meta(description="give every knob its original back when stopped")] = True
     weight: WeightSettings = WeightSettings()

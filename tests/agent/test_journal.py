@@ -60,6 +60,67 @@ def test_a_newer_format_or_a_flipped_value_is_not_believed(tmp_path, change):
     assert again.lost
 
 
+FORMAT_1 = (
+    '{"format":1,"boot_id":"boot","entries":[{"group":"kubepods/pod1","inode":7,"knob":"cpu.idle",'
+    '"original":{"value":0,"weight":512},"applied":1,"before":0},{"group":"kubepods/pod1","inode":7,'
+    '"knob":"cpu.quota","original":{"burst_us":5},"applied":5000,"before":null}],'
+    '"sum":"acb4476aedda0a98f8869a370d344713abad50b57ad0844f2ac8a9a79baba06a",'
+    '"masks":[{"group":"kubepods/pod1","inode":7,"original":[0,1],"own":[{"tid":5,"start":9,"original":[1]}]}]}'
+)
+"""As an agent of that time wrote it."""
+
+
+def test_the_journal_of_earlier_agents_is_read(tmp_path):
+    (tmp_path / FILE_NAME).write_text(FORMAT_1)
+    journal = Journal(str(tmp_path), "boot")
+    idle, quota = journal.load()
+    assert (idle.knob, idle.original, idle.applied, idle.before) == (Knob.IDLE, Original(value=0, weight=512), 1, 0)
+    assert (quota.original, quota.applied, quota.policy) == (Original(burst_us=5), 5000, "suppress")
+    (masks,) = journal.masks()
+    assert (masks.original, masks.own[0].original) == ((0, 1), (1,))
+    journal.record([entry("h", value=0)])
+    assert (tmp_path / FILE_NAME).read_text().startswith('{"format":2,')
+    assert set(Journal(str(tmp_path), "boot").load()) == {idle, quota, entry("h", value=0)}
+
+
+def test_a_flipped_bit_in_format_1_is_not_believed(tmp_path):
+    (tmp_path / FILE_NAME).write_text(FORMAT_1.replace("5000", "5001"))
+    journal = Journal(str(tmp_path), "boot")
+    assert journal.load() == ()
+    assert "checksum" in journal.problem
+
+
+@pytest.mark.parametrize("group", ["../x", "", "/kubepods", "a\n"])
+def test_a_journal_that_names_what_is_no_cgroup_is_not_believed(tmp_path, group):
+    Journal(str(tmp_path), "boot").record([entry(group)])
+    journal = Journal(str(tmp_path), "boot")
+    assert journal.load() == ()
+    assert journal.lost
+
+
+@given(st.binary(max_size=300))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+def test_junk_of_any_kind_never_raises(tmp_path, junk):
+    for data in (junk, b'{"format":2,"sum":0,"body":' + junk + b"}", b"[" * 5000 + junk):
+        (tmp_path / FILE_NAME).write_bytes(data)
+        journal = Journal(str(tmp_path), "boot")
+        assert journal.load() == ()
+        assert journal.lost
+
+
+def test_one_that_only_looks_changes_nothing(tmp_path):
+    Journal(str(tmp_path), "boot").record([entry(value=0)])
+    before = (tmp_path / FILE_NAME).read_bytes()
+    journal = Journal(str(tmp_path), "boot", read_only=True)
+    journal.load()
+    journal.record([entry("h", value=0)])
+    journal.forget([("g", Knob.IDLE)])
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+    (tmp_path / FILE_NAME).write_text("{torn")
+    Journal(str(tmp_path), "boot", read_only=True).load()
+    assert (tmp_path / FILE_NAME).read_text() == "{torn"
+
+
 def test_an_unreadable_file_is_set_aside(tmp_path):
     (tmp_path / FILE_NAME).mkdir()
     journal = Journal(str(tmp_path), "boot")
