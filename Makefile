@@ -4,14 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.slacktide-installed
 
-.PHONY: help setup demo test lint check pytest guest-tools proto proto-baseline lock bench clean
+.PHONY: help setup demo test lint check pytest tools guest-tools test-kernel-v2 proto proto-baseline lock bench clean
 
 help:
 	@echo "make demo    set up, then show Slacktide at work on this machine (two minutes)"
 	@echo "make test    set up, then lint and run all tests"
 	@echo "make setup   make $(VENV) only"
 	@echo "make lint    ruff, mypy, import rules, protocol lint"
-	@echo "make guest-tools  fetch QEMU and a kernel for the tests on a real cgroup v2"
+	@echo "make test-kernel-v2  the kernel tests alone, on a real cgroup v2 in an emulated guest"
+	@echo "make guest-tools  fetch QEMU, a kernel and FUSE, which some tests need; make test does it where it can"
 	@echo "make proto   generate slacktide/v1 from proto/"
 	@echo "make bench   all benchmarks and docs/benchmarks.md (two hours, on a quiet machine)"
 
@@ -28,16 +29,22 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/slacktide demo
 
-test: setup lint pytest
+test: setup lint tools pytest
 
 check: test
 
 pytest: setup
 	$(BIN)/python -m pytest -q
 
-# Tests on a cgroup v2 of its own, in an emulated guest; without these tools they are skipped.
+# What some tests need beside Python; without it they are skipped, with the reason.
+tools:
+	@tests/kernel/guest-tools || true
+
 guest-tools:
 	tests/kernel/guest-tools
+
+test-kernel-v2: setup guest-tools
+	$(BIN)/python -m pytest -q tests/kernel/test_guest_v2.py
 
 lint: setup
 	$(BIN)/ruff format --check .
