@@ -24,7 +24,7 @@ from agent.host.cgroup import find_group
 from agent.host.fds import MOST, OUT_OF_DESCRIPTORS, RESERVE
 from agent.host.perf_event import PerfEvents
 from slacktide.errors import Gone, KernelError, NotPermitted, Unsupported
-from slacktide.kernel.hierarchy import Hierarchy, Mount, Version, v1_mount
+from slacktide.kernel.hierarchy import Mount
 
 _NAME: Final = "perf counters"
 _PER_CPU: Final = 2
@@ -59,18 +59,10 @@ class _Open(NamedTuple):
     before: GroupCount | None = None
 
 
-def perf_mount(hierarchy: Hierarchy, proc_root: str = "/proc") -> Mount | None:
-    """Where perf_event cgroups are: its v1 mount, else v2, which always has them; None where there is neither."""
-    mount = v1_mount("perf_event", proc_root)
-    if mount is None and hierarchy.unified is not None:
-        return Mount(hierarchy.unified, Version.V2)
-    return mount
-
-
 class PerfReader:
     """`want` from any thread without waiting; `read` from one thread alone, as the read of a `Source`.
 
-    `cpus` gives the CPUs that are online, `wait` waits so many seconds (or less, when all shall end). `limit` is how
+    `mount` is where cgroups of the perf_event controller are, None where it is not mounted beside the others. `cpus` gives the CPUs that are online, `wait` waits so many seconds (or less, when all shall end). `limit` is how
     many descriptors this process may have (default: as it is now). `counters` are totals since start: `counted`
     pods, `too_little` of whom too little ran, `vanished` ones, `refused` ones that could not be opened.
     """
@@ -108,7 +100,7 @@ class PerfReader:
         Raises KernelError with the reason when nothing can be counted.
         """
         if self._mount is None:
-            raise Unsupported(_NAME, None, "no cgroup file system has the perf_event controller")
+            raise Unsupported(_NAME, None, "the perf_event controller is not mounted beside the others: mount it (v1)")
         self._try_own()
         with self._lock:
             targets = sorted(self._targets)

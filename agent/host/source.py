@@ -32,20 +32,21 @@ class Source(Generic[T]):
     """`start` and `stop` once each; the rest from any thread, without waiting.
 
     `read` gives a value or raises: a SlacktideError is why there is none now, anything else a bug, logged with its
-    trace; both once per change of text. A read that takes longer than `timeout_seconds` hangs. `stopping` is set when
+    trace; both once per change of text. None is no value either, and `absent` says why. A read that takes longer than `timeout_seconds` hangs. `stopping` is set when
     the thread shall end, so that a `read` that waits for something may wait on it.
     """
 
     def __init__(
         self,
         name: str,
-        read: Callable[[], T],
+        read: Callable[[], T | None],
         period_seconds: float,
         *,
         timeout_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         longest_seconds: float | None = None,
         stopping: threading.Event | None = None,
+        absent: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.name = name
         self._read = read
@@ -53,6 +54,7 @@ class Source(Generic[T]):
         self._timeout = timeout_seconds
         self._longest = max(period_seconds, longest_seconds or period_seconds)
         self._clock = clock
+        self._absent = absent
         self._stopping = stopping or threading.Event()
         self._lock = threading.Lock()
         self._kept: _Kept[T] | None = None
@@ -131,7 +133,10 @@ class Source(Generic[T]):
         except Exception as error:  # noqa: BLE001 - see above; logged with its trace
             self._failed(repr(error), unexpected=True)
         else:
-            self._ended(_Kept(value, begun))
+            if value is None:
+                self._failed(self._absent() or "no value")
+            else:
+                self._ended(_Kept(value, begun))
 
     def _ended(self, kept: _Kept[T]) -> None:
         with self._lock:

@@ -97,14 +97,6 @@ def discover(proc_root: str = "/proc") -> Hierarchy:
     return Hierarchy(controllers, unified)
 
 
-def v1_mount(controller: str, proc_root: str = "/proc") -> Mount | None:
-    """Where a controller is mounted as v1, also one that is not among `CONTROLLERS`; None where it is not."""
-    for mount_point, kind, options in _mounted(proc_root):
-        if kind == "cgroup" and controller in options:
-            return Mount(mount_point, Version.V1)
-    return None
-
-
 def _mounted(proc_root: str) -> Iterator[tuple[str, str, list[str]]]:
     """Mount point, file system and its options, of each line of the mount table."""
     for line in read_text(os.path.join(proc_root, "self/mountinfo")).splitlines():

@@ -143,6 +143,21 @@ def test_a_failure_is_logged_once_per_change_of_text(script, make, caplog):
     assert caplog.text.count("'exc_info': True") == 1
 
 
+def test_none_is_no_value_and_the_reader_says_why(script, make):
+    why = ["no driver", None]
+    source = make(absent=lambda: why.pop(0))
+    source.start()
+    script.steps.put(())
+    until(lambda: source.latest() == ())
+    script.steps.put(None)
+    until(lambda: source.counters["failures"] == 1)
+    assert source.why_not == "cards: failed with no driver"
+    script.steps.put(None)
+    until(lambda: source.counters["failures"] == 2)
+    assert source.why_not == "cards: failed with no value"
+    assert source.counters["reads"] == 1
+
+
 def test_a_good_value_outlives_failures_until_it_is_too_old(script, make):
     now = [0.0]
     source = make(clock=lambda: now[0])

@@ -73,7 +73,7 @@ def test_v2(tmp_path):
         "cpuset cpu io memory hugetlb pids rdma misc\n",
     )
     assert found.mode == "v2"
-    assert set(found.controllers) == {"cpu", "cpuacct", "cpuset", "io", "memory", "pids", "freezer"}
+    assert set(found.controllers) == {"cpu", "cpuacct", "cpuset", "io", "memory", "pids", "freezer", "perf_event"}
     assert found.mounts() == (Mount(str(tmp_path / "unified"), Version.V2),)
     assert found.path("memory", "kubepods.slice") == f"{tmp_path}/unified/kubepods.slice"
 
