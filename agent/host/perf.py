@@ -23,7 +23,7 @@ from agent.cpi import GroupCount, cpi_of, since
 from agent.host.cgroup import find_group
 from agent.host.fds import MOST, OUT_OF_DESCRIPTORS, RESERVE
 from agent.host.perf_event import PerfEvents
-from slacktide.errors import Gone, KernelError, NotPermitted, Unsupported
+from slacktide.errors import Gone, KernelError, NotPermitted, Refused, Unsupported
 from slacktide.kernel.hierarchy import Mount
 
 _NAME: Final = "perf counters"
@@ -62,9 +62,10 @@ class _Open(NamedTuple):
 class PerfReader:
     """`want` from any thread without waiting; `read` from one thread alone, as the read of a `Source`.
 
-    `mount` is where cgroups of the perf_event controller are, None where it is not mounted beside the others. `cpus` gives the CPUs that are online, `wait` waits so many seconds (or less, when all shall end). `limit` is how
-    many descriptors this process may have (default: as it is now). `counters` are totals since start: `counted`
-    pods, `too_little` of whom too little ran, `vanished` ones, `refused` ones that could not be opened.
+    `mount` is where cgroups of the perf_event controller are, None where it is not mounted beside the others. `cpus`
+    gives the CPUs that are online, `wait` waits so many seconds (or less, when all shall end). `limit` is how many
+    descriptors this process may have (default: as it is now). `counters` are totals since start: `counted` pods,
+    `too_little` of whom too little ran, `vanished` ones, `refused` ones that could not be counted.
     """
 
     def __init__(
@@ -181,20 +182,13 @@ class PerfReader:
                     counters.append(_Open(*self._events.open_group(directory, cpu)))
                 except KernelError as error:
                     if error.errno != errno.ENODEV:
-                        raise self._judged(error, directory) from error
+                        raise _judged(error, f"{mount.path}/{group}") from error
             return [one._replace(before=self._events.read_group(one.leader)) for one in counters]
         except BaseException:
             _close(counters)
             raise
         finally:
             os.close(directory)
-
-    @staticmethod
-    def _judged(error: KernelError, directory: int) -> KernelError:
-        """ENOENT means a cgroup that went away or, where it is still there, a CPU of another kind."""
-        if error.errno == errno.ENOENT and os.fstat(directory).st_nlink:
-            return Unsupported(error.path, error.errno, "this CPU cannot count what others count")
-        return error
 
     def _count(self, counters: Sequence[_Open]) -> float | None:
         """Figure of a pod from its counters; None, and counted, where too little ran or a counter cannot be read."""
@@ -216,6 +210,13 @@ def _close(counters: Iterable[_Open]) -> None:
         os.close(one.leader)
 
 
+def _judged(error: KernelError, path: str) -> KernelError:
+    """ENOENT means a cgroup that went away or, where it is still there, a CPU of another kind."""
+    if error.errno == errno.ENOENT and os.path.isdir(path):
+        return Unsupported(error.path, None, "this CPU cannot count what others count")
+    return error
+
+
 def _explained(error: KernelError) -> KernelError:
     """The same error, saying what it means here and what to do."""
     if error.errno in _NO_EVENT:
@@ -225,6 +226,8 @@ def _explained(error: KernelError) -> KernelError:
     if isinstance(error, NotPermitted):
         detail = "not permitted: needs CAP_PERFMON (CAP_SYS_ADMIN before 5.8) and a seccomp profile that allows it"
         return NotPermitted(_NAME, error.errno, detail)
+    if error.errno == errno.EINVAL:
+        return Refused(error.path, error.errno, "refused: this kernel counts no cgroups (CONFIG_CGROUP_PERF)")
     if error.errno in OUT_OF_DESCRIPTORS:
         return KernelError(_NAME, error.errno, "no descriptors left: lower collect.perf_descriptors or raise the limit")
     return error

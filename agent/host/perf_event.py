@@ -7,11 +7,10 @@ Source: perf_event_open(2), Linux include/uapi/linux/perf_event.h.
 from __future__ import annotations
 
 import ctypes
-import enum
 import os
 import platform
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.cpi import GroupCount
 from slacktide.errors import Refused, Unsupported
@@ -35,19 +34,23 @@ _NOBODY: Final = -1
 _THIS_PROCESS: Final = 0
 
 
-class Event(enum.Enum):
-    """What can be counted: (type, config) of the kernel."""
+class Event(NamedTuple):
+    """What can be counted: type and config of the kernel."""
 
-    CYCLES = (0, 0)
-    INSTRUCTIONS = (0, 1)
-    TASK_CLOCK = (1, 1)
-    PAGE_FAULTS = (1, 2)
+    kind: int
+    config: int
+
+
+CYCLES: Final = Event(0, 0)
+"""Core cycles, which stop and change with the clock; reference cycles (config 9) do not."""
+
+INSTRUCTIONS: Final = Event(0, 1)
 
 
 class PerfEvents:
     """The system call. `open_group` opens `leader` and `other` as one group, on one CPU of a cgroup."""
 
-    def __init__(self, leader: Event = Event.CYCLES, other: Event = Event.INSTRUCTIONS) -> None:
+    def __init__(self, leader: Event = CYCLES, other: Event = INSTRUCTIONS) -> None:
         self._events = (leader, other)
         self._number = _NUMBERS.get(platform.machine())
         self._syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -88,9 +91,8 @@ class PerfEvents:
     def _open(self, event: Event, pid: int, cpu: int, group: int, flags: int, name: str) -> int:
         if self._number is None:
             raise Unsupported(name, None, f"the system call is not known for {platform.machine()}")
-        kind, config = event.value
         read_format = _FORMAT_ENABLED | _FORMAT_RUNNING | _FORMAT_GROUP
-        attr = _ATTR.pack(kind, _ATTR.size, config, 0, 0, read_format, 0, 0, 0, 0)
+        attr = _ATTR.pack(event.kind, _ATTR.size, event.config, 0, 0, read_format, 0, 0, 0, 0)
         arguments = (pid, cpu, group, flags | _FLAG_CLOEXEC)
         result = self._syscall(
             ctypes.c_long(self._number), ctypes.c_char_p(attr), *(ctypes.c_long(argument) for argument in arguments)

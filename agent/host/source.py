@@ -32,8 +32,9 @@ class Source(Generic[T]):
     """`start` and `stop` once each; the rest from any thread, without waiting.
 
     `read` gives a value or raises: a SlacktideError is why there is none now, anything else a bug, logged with its
-    trace; both once per change of text. None is no value either, and `absent` says why. A read that takes longer than `timeout_seconds` hangs. `stopping` is set when
-    the thread shall end, so that a `read` that waits for something may wait on it.
+    trace; both once per change of text. None is no value either, and `absent` says why. A read that takes longer than
+    `timeout_seconds` hangs. `stopping` is set when the thread shall end, so that a `read` that waits for something may
+    wait on it.
     """
 
     def __init__(
