@@ -454,7 +454,8 @@ class Executor:
     def _release(self, look: _Look, entry: Entry) -> Step | None:
         """The step back to the original; None (and forgotten) when someone else already wrote another value."""
         now, original = look.held.value, entry.original
-        if look.held.absent or now == original.value or not self._is_ours(look, entry):
+        target = ADAPTERS[look.knob].giving_back(look.held, original)
+        if look.held.absent or now in (original.value, target) or not self._is_ours(look, entry):
             self._forget([look.key])
             return None
         weight = self._journal.get(look.place.group, Knob.WEIGHT) if look.knob is Knob.IDLE else None
@@ -465,7 +466,7 @@ class Executor:
             version=look.version,
             knob=look.knob,
             held=look.held,
-            target=ADAPTERS[look.knob].giving_back(look.held, original),
+            target=target,
             original=original,
             release=True,
         )

@@ -37,6 +37,7 @@ FILES = {
     Knob.MEMORY_MAX: ("memory.limit_in_bytes", "memory.max"),
     Knob.MEMORY_HIGH: (None, "memory.high"),
     Knob.IO_WEIGHT: ("blkio.bfq.weight", "io.weight"),
+    Knob.PIDS_MAX: ("pids.max", "pids.max"),
     Knob.FREEZE: ("freezer.self_freezing", "cgroup.freeze"),
     Knob.IDLE: ("cpu.idle", "cpu.idle"),
 }
@@ -120,6 +121,7 @@ WISHES = [
     (Knob.MEMORY_MAX, 64 * MIB + 17, (str(64 * MIB),) * 2, ("9223372036854771712", "max")),
     (Knob.MEMORY_HIGH, 64 * MIB, (None, str(64 * MIB)), (None, "max")),
     (Knob.IO_WEIGHT, 10, ("10", "default 10"), ("100", "default 100")),
+    (Knob.PIDS_MAX, 300, ("300", "300"), ("max", "max")),
     (Knob.FREEZE, 1, ("1", "1"), ("0", "0")),
     (Knob.IDLE, 1, ("1", "1"), ("0", "0")),
 ]
@@ -230,6 +232,16 @@ def test_a_cpu_list_is_never_empty_nor_wider_than_the_parents_or_what_was_there(
     assert rig.read(BE, Knob.CPUSET) == "1"
     assert any("nothing it may have" in problem for problem in outcome.problems)
     assert rig.apply((BE, Knob.CPUSET, "2-3")).problems == ()
+
+
+def test_a_list_of_cpus_that_was_none_becomes_the_parents_on_v2(tmp_path):
+    # Seen on 6.1: ENOSPC when the list of a group with tasks is to be taken away.
+    rig = Rig(tmp_path, Version.V2)
+    rig.put(BE, Knob.CPUSET, "")
+    rig.apply((BE, Knob.CPUSET, "1"))
+    assert rig.apply().problems == ()
+    assert (rig.read(BE, Knob.CPUSET), rig.journal.entries()) == ("0-3", ())
+    assert rig.executor.counters["refused"] == 0
 
 
 def test_a_crash_between_union_and_final_list_keeps_the_original(v1):

@@ -160,6 +160,8 @@ class KernelWriter:
     def _check(self, directory: str, name: str, text: str) -> None:
         if name in {"cpu.shares", "cpu.weight"} and _int(directory, "cpu.idle") == 1:
             raise _refused(name)
+        if name == "cpuset.cpus" and not text.strip():
+            raise Refused(name, errno.ENOSPC, "No space left on device")
         if name == "cpuset.cpus" and self.version is Version.V1:
             _check_cpuset(Path(directory), text)
         if name == "memory.limit_in_bytes" and int(text) > _int(directory, "memory.memsw.limit_in_bytes"):
@@ -205,10 +207,8 @@ def _kept(path: Path, text: str) -> str:
 
 
 def _check_cpuset(directory: Path, text: str) -> None:
-    """Child outside its parent, parent below its child, nothing at all."""
+    """Child outside its parent, parent below its child."""
     wanted, above = parse_cpus(text), directory.parent / "cpuset.cpus"
-    if not wanted:
-        raise Refused("cpuset.cpus", errno.ENOSPC, "No space left on device")
     if above.exists() and not wanted <= parse_cpus(above.read_text()):
         raise Refused("cpuset.cpus", errno.EACCES, "Permission denied")
     if any(not parse_cpus(below.read_text()) <= wanted for below in directory.glob("*/cpuset.cpus")):

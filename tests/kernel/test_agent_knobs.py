@@ -128,7 +128,9 @@ class Pods:
         mount = mount_of(HIERARCHY, knob)
         descriptor = os.open(Path(mount.path, group), os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return ADAPTERS[knob].read(descriptor, mount.version).value
+            held = ADAPTERS[knob].read(descriptor, mount.version)
+            # On v2 a list that was once set cannot be taken away: it is its parent's then.
+            return held.value or held.within if knob is Knob.CPUSET else held.value
         finally:
             os.close(descriptor)
 

@@ -309,6 +309,17 @@ def test_v2_cpuset_outside_the_parent_is_taken_and_narrowed(cgroups):
     assert read_text(str(child / "cpuset.cpus.effective")).strip() == str(first)
 
 
+@needs("cpuset", Version.V2)
+def test_v2_a_list_of_cpus_is_not_taken_away_from_a_task(cgroups):
+    group = cgroups.of("cpuset")
+    first = min(os.sched_getaffinity(0))
+    write_value(str(group / "cpuset.cpus"), str(first))
+    write_value(str(group / "cpuset.cpus"), "\n")
+    cgroups.spawn(SLEEP, group)
+    write_value(str(group / "cpuset.cpus"), str(first))
+    refused(errno.ENOSPC, group / "cpuset.cpus", "\n")
+
+
 @needs("memory", Version.V1)
 def test_v1_memory_limit(cgroups):
     group = cgroups.of("memory")

@@ -2,7 +2,9 @@
 
 v1: a child outside its parent is EACCES, a parent below its child EBUSY, an empty list with tasks inside ENOSPC. So a
 list goes from one to another by way of both: parents first take the union, then children first the final list. v2
-takes any list and narrows what is in effect. Source: reference/kernel.md 2.1.
+takes any list and narrows what is in effect; but a list that was once set cannot be taken away from a group with tasks
+(ENOSPC as well, seen on 6.1), so such a group gets back its parent's list and no more follows changes of that one.
+Source: reference/kernel.md 2.1.
 """
 
 from __future__ import annotations
@@ -52,8 +54,11 @@ class Cpuset(Adapter):
         return format_cpus(cpus) or None
 
     def giving_back(self, held: Held, original: Original) -> Value | None:
-        """What of the original the parent still allows; without a list of its own v1 takes the parent's."""
-        own, within = parse_cpus(str(original.value or "")), parse_cpus(held.within)
+        """What of the original the parent still allows; where there was no list, the parent's."""
+        within = parse_cpus(held.within)
+        if original.value is None:
+            return format_cpus(within) or None
+        own = parse_cpus(str(original.value))
         if held.name == Version.V2.name:
             return original.value
         return format_cpus(own & within or within or own) or None
