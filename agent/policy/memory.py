@@ -32,6 +32,7 @@ from msgspec import Meta
 
 from agent.capabilities import Capabilities, Knob
 from agent.policy.base import Context, Desired, Reclaim, Request
+from agent.policy.gaps import available_bytes
 from agent.policy.rung import RungRules, RungState, RungStatus, Verdict, advance
 from agent.policy.victims import begun_attempts
 from agent.snapshot import NodeSnapshot, PodSnapshot
@@ -187,7 +188,7 @@ def _holdable(snapshot: NodeSnapshot) -> list[PodSnapshot]:
 def _judge(
     snapshot: NodeSnapshot, level: int, settings: MemorySettings, means: tuple[str, ...], *, be_here: bool
 ) -> Verdict:
-    available, total = snapshot.memory_available_bytes, snapshot.capacity.memory_bytes
+    available, total = available_bytes(snapshot), snapshot.capacity.memory_bytes
     if available is None or not total:
         return Verdict(needed=None, calm=False, reason="held: available memory is not known")
     percent = 100 * available / total
@@ -244,7 +245,7 @@ def _asked(
     """With new asks when they are due; until then the last ones stand, which are not done twice."""
     busy = snapshot.reclaimer is not None and snapshot.reclaimer.busy_since is not None
     recent = state.asked_at is not None and snapshot.at - state.asked_at < settings.reclaim_period_seconds
-    available, total = snapshot.memory_available_bytes, snapshot.capacity.memory_bytes
+    available, total = available_bytes(snapshot), snapshot.capacity.memory_bytes
     if busy or recent or available is None or not total:
         return state
     goal = int(total * (settings.reclaim_percent + settings.hold_percent) / 100)

@@ -33,6 +33,7 @@ from msgspec import Meta
 from agent.capabilities import Capabilities, Knob
 from agent.policy.base import Context, Desired
 from agent.policy.cpusets import MILLIS, CpusetState, confined
+from agent.policy.gaps import available_bytes
 from agent.policy.limit import (
     Division,
     Judgement,
@@ -198,5 +199,5 @@ def _blind(snapshot: NodeSnapshot, protected: int, settings: SuppressSettings, r
 
 
 def _memory_low(snapshot: NodeSnapshot, settings: SuppressSettings) -> bool:
-    available, total = snapshot.memory_available_bytes, snapshot.capacity.memory_bytes
+    available, total = available_bytes(snapshot), snapshot.capacity.memory_bytes
     return available is not None and bool(total) and 100 * available < settings.memory_low_percent * (total or 0)

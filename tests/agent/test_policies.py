@@ -85,6 +85,10 @@ def test_memory_nearly_gone_takes_be_to_its_floor_between_turns_too():
     assert "memory" in desired.reason
 
 
+def test_psutil_1915_available_memory_of_zero_on_a_living_node_is_no_emergency():
+    assert decide(node(memory_available_bytes=0))[1].limit.limit_millis is None
+
+
 def test_a_busy_ls_caps_be_by_the_formula():
     _, state = decide(node(ls=1850, system=50))
     assert state.limit.limit_millis == 100
