@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,7 @@ NO_CPUS: Final[Mask] = frozenset()
 _HELPER: Final = Path(__file__).with_name("ballast_helper.py")
 _START_SECONDS: Final = 10.0
 _STOP_SECONDS: Final = 5.0
+_ENDING_SECONDS: Final = 2.0
 _TASKS_FILE: Final = "cgroup.procs"
 
 
@@ -54,16 +55,25 @@ class BallastView:
 class Ballast:
     """One helper process. `start` once, from the main thread and before any other; then `want` from one thread.
 
-    `root` and mounts come from `hierarchy` and `lister`; `proc_root` is where children are looked at.
+    `root` and mounts come from `hierarchy` and `lister`; `proc_root` is where children are looked at. `clock` is
+    monotonic seconds.
     """
 
-    def __init__(self, hierarchy: Hierarchy, lister: CgroupLister, proc_root: str) -> None:
+    def __init__(
+        self,
+        hierarchy: Hierarchy,
+        lister: CgroupLister,
+        proc_root: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._hierarchy = hierarchy
         self._lister = lister
         self._proc = proc_root
         self._process: subprocess.Popen[bytes] | None = None
         self._pids: dict[int, int] = {}
         self._running: Mask = NO_CPUS
+        self._ending: dict[int, float] = {}
         self._used: dict[int, float] = {}
         self._resident: int | None = None
         self.why_not = "ballast was not started"
@@ -104,15 +114,24 @@ class Ballast:
             return
         except OSError as error:
             self.why_not = f"the ballast process ended: {error.strerror}"
-            self._pids, self._running = {}, NO_CPUS
+            self._pids, self._running, self._ending = {}, NO_CPUS, {}
             return
+        until = self._clock() + _ENDING_SECONDS
+        self._ending |= dict.fromkeys(self._running, until)
+        self._ending = {cpu_id: until for cpu_id, until in self._ending.items() if cpu_id not in wanted}
         self._running = wanted
 
     def used(self) -> dict[int, float]:
-        """CPU seconds that each child burnt since start, by CPU; the last known figure of one that is gone."""
-        for cpu_id, pid in self._pids.items():
+        """CPU seconds that each child burnt since start, by CPU; the last known figure of one that is gone.
+
+        Reads one file for each child that runs or was stopped a moment ago: a stop takes until the helper gets a CPU.
+        """
+        now = self._clock()
+        self._ending = {cpu_id: until for cpu_id, until in self._ending.items() if now < until}
+        for cpu_id in (*self._running, *self._ending):
             with contextlib.suppress(KernelError, ValueError, IndexError):
-                self._used[cpu_id] = int(read_text(f"{self._proc}/{pid}/schedstat").split()[0]) / 1e9
+                text = read_text(f"{self._proc}/{self._pids[cpu_id]}/schedstat")
+                self._used[cpu_id] = int(text.split()[0]) / 1e9
         return dict(self._used)
 
     def view(self) -> BallastView:
@@ -128,7 +147,7 @@ class Ballast:
     def stop(self) -> None:
         """End helper and children, and wait for it; the cgroup goes with them."""
         process, self._process = self._process, None
-        self._pids, self._running = {}, NO_CPUS
+        self._pids, self._running, self._ending = {}, NO_CPUS, {}
         if process is None:
             return
         for pipe in (process.stdin, process.stdout):

@@ -15,8 +15,11 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 PR_SET_PDEATHSIG = 1
+REMOVE_TRIES = 100
+REMOVE_PAUSE_SECONDS = 0.02
 
 
 def main() -> int:
@@ -38,9 +41,21 @@ def main() -> int:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-        with contextlib.suppress(OSError):
-            os.rmdir(os.path.dirname(tasks))
+        remove(os.path.dirname(tasks))
     return 0
+
+
+def remove(directory: str) -> None:
+    """The cgroup, which is busy for a moment after its last process was reaped."""
+    for _ in range(REMOVE_TRIES):
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(REMOVE_PAUSE_SECONDS)
+        else:
+            return
 
 
 def say(line: str) -> None:

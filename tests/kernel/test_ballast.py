@@ -25,7 +25,7 @@ def lister(groups):  # noqa: F811 - the fixture
 
 @pytest.fixture
 def ballast(lister):
-    made = Ballast(HIERARCHY, lister, "/proc")
+    made = Ballast(HIERARCHY, lister, "/proc", clock=lambda: 100.0)
     assert made.start(CPUS), made.why_not
     try:
         yield made
@@ -59,14 +59,19 @@ def test_each_cpu_has_a_stopped_idle_child_in_a_cgroup_that_yields_to_all(ballas
 def test_it_runs_where_it_is_wanted_and_counts_what_it_burns(ballast, lister):
     first = frozenset(CPUS[:1])
     ballast.want(first)
-    wait_for(lambda: ballast.used()[CPUS[0]] > 0.1, "ballast on the first CPU")
+    wait_for(lambda: ballast.used().get(CPUS[0], 0.0) > 0.1, "ballast on the first CPU")
+    assert ballast.used().keys() == {CPUS[0]}, "what never ran is not read"
     assert ballast.view().running == first
     rest = CPUS[1:]
     before = ballast.used()
     ballast.want(frozenset(rest))
-    wait_for(lambda: all(ballast.used()[cpu] > before[cpu] for cpu in rest), "ballast on the others")
+    wait_for(lambda: all(ballast.used().get(cpu, 0.0) > before.get(cpu, 0.0) for cpu in rest), "the others")
     ballast.want(frozenset())
     wait_for(lambda: {state(pid) for pid in pids(lister)} == {"T"}, "all stopped")
+    kernel = {min(os.sched_getaffinity(pid)): pid for pid in pids(lister)}
+    times = {cpu: int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9 for cpu, pid in kernel.items()}
+    assert ballast.used() == times, "nothing that was burnt is missed"
+    assert ballast.view().cpu_seconds == sum(times.values())
 
 
 def test_stopping_leaves_nothing_behind(ballast, lister):
