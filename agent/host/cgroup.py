@@ -242,8 +242,9 @@ def find_group(mount: str, group: str) -> tuple[int, int]:
     Walks down part by part and follows no symbolic link. Raises ValueError for a path that leaves the mount, Gone
     when there is no such group.
     """
+    parts = checked_group(group).split("/")
     descriptor = _open_part(mount, None)
-    for part in checked_group(group).split("/"):
+    for part in parts:
         try:
             below = _open_part(part, descriptor)
         finally:
