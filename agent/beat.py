@@ -1,8 +1,8 @@
 """The beat: what is read 20 times a second to see whether LS is short of CPU, and nothing else.
 
 Readings go into a short ring; pressure is judged between the newest and the oldest of the window, so that one noisy
-beat does not cut BE and a real shortage still shows after a beat or two. Per-cgroup PSI is preferred; where a node
-has none, the run delay of LS threads stands in; with no LS pod there is nobody to be short.
+beat does not cut BE and a real shortage still shows after a beat or two. Per-cgroup PSI is preferred; where a node, or
+one cgroup of it, has none, the run delay of its LS threads stands in; with no LS pod there is nobody to be short.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 from agent.capabilities import Capabilities
 from agent.counters import PsiTotals, RunDelay
 from agent.host.cgroup import PodGroup
-from agent.pressure import Pressure, Waited, pressure_of, psi_pressure, psi_share, sum_deltas
+from agent.pressure import Pressure, Waited, pressure_of, psi_pressure, psi_share, sum_deltas, worst
 
 
 class Signals(Protocol):
@@ -65,13 +65,20 @@ class Beat:
         self._marks: deque[_Mark] = deque()
         self._ls: tuple[PodGroup, ...] = ()
         self._ls_load: float | None = None
+        self._by_delay: tuple[PodGroup, ...] = ()
+        self._lacking: frozenset[tuple[str, int]] = frozenset()
 
     def follow(self, ls: Sequence[PodGroup], ls_load: float | None) -> None:
         """After each turn: the LS pods there are now, and their load as a share of the node (None: not known)."""
         self._ls = tuple(ls)
         self._ls_load = ls_load
-        if self._capabilities.run_delay and not self._capabilities.psi:
-            self._signals.follow(self._ls)
+        if not self._capabilities.run_delay:
+            return
+        before = self._by_delay
+        without = (group for group in self._ls if (group.group, group.inode) in self._lacking)
+        self._by_delay = tuple(without) if self._capabilities.psi else self._ls
+        if self._by_delay or before:
+            self._signals.follow(self._by_delay)
 
     def take(self) -> Reading:
         """Read once and judge the window."""
@@ -90,14 +97,13 @@ class Beat:
         )
 
     def _delays(self) -> RunDelay | None:
-        if self._capabilities.psi or not self._capabilities.run_delay or not self._ls:
-            return None
-        return self._signals.run_delay()
+        return self._signals.run_delay() if self._by_delay else None
 
     def _psi(self) -> Mapping[tuple[str, int], PsiTotals]:
         if not self._capabilities.psi:
             return {}
         totals = {(group.group, group.inode): self._signals.cpu_psi(group) for group in self._ls}
+        self._lacking = frozenset(key for key, value in totals.items() if value is None)
         return {key: value for key, value in totals.items() if value is not None}
 
     def _pressure(self, oldest: _Mark | None, mark: _Mark) -> Pressure | None:
@@ -105,13 +111,18 @@ class Beat:
             return Pressure(kind="no-ls", value=0.0, window_seconds=self._window)
         if oldest is None:
             return None
+        return worst(self._psi_pressure(oldest, mark), self._delay_pressure())
+
+    def _psi_pressure(self, oldest: _Mark, mark: _Mark) -> Pressure | None:
         window = mark.at - oldest.at
-        if self._capabilities.psi:
-            pairs = [(oldest.psi[key], now) for key, now in mark.psi.items() if key in oldest.psi]
-            shares = [share for before, now in pairs if (share := psi_share(before, now, window)) is not None]
-            return psi_pressure(shares, self._ls_load, self._cpus, window)
+        pairs = [(oldest.psi[key], now) for key, now in mark.psi.items() if key in oldest.psi]
+        shares = [share for before, now in pairs if (share := psi_share(before, now, window)) is not None]
+        return psi_pressure(shares, self._ls_load, self._cpus, window)
+
+    def _delay_pressure(self) -> Pressure | None:
+        """Of all LS, or of the pods without PSI: those wait for the others, too, so the load is that of all."""
         waited, covered = self._window_sum()
-        return pressure_of(waited, covered, self._cpus)
+        return pressure_of(waited, covered, self._cpus, self._ls_load if self._capabilities.psi else None)
 
     def _waited(self, now: RunDelay | None) -> Waited | None:
         """What the threads waited since the last beat; an LS without threads waits for nothing."""

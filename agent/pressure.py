@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from agent.counters import PsiTotals, RunDelay
 
@@ -24,6 +24,10 @@ MIN_RUN_SHARE = 0.05
 """LS that ran less than this share of one CPU is judged as if it had, or a few microseconds would make a ratio."""
 
 Kind = Literal["run-delay", "psi", "no-ls", "drill"]
+
+
+TYPICAL_CUT: Final[dict[Kind, float]] = {"psi": 0.3, "run-delay": 1.0, "no-ls": 1.0, "drill": 1.0}
+"""What makes one unit of each kind comparable: the default cuts of `agent.policy.shortage`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +109,13 @@ def sum_deltas(before: RunDelay, after: RunDelay) -> Waited | None:
     return Waited(run * scale, delay * scale)
 
 
-def pressure_of(waited: Waited | None, window_seconds: float, cpus: int) -> Pressure | None:
-    """Pressure of `waited` over a window on a node with `cpus` CPUs."""
+def pressure_of(
+    waited: Waited | None, window_seconds: float, cpus: int, ls_load: float | None = None
+) -> Pressure | None:
+    """Pressure of `waited` over a window on a node with `cpus` CPUs.
+
+    `ls_load` is the load of all LS as a share of the node, where `waited` is of some of it only.
+    """
     if waited is None or window_seconds <= 0:
         return None
     run_seconds = waited.run_ns / 1e9
@@ -114,7 +123,7 @@ def pressure_of(waited: Waited | None, window_seconds: float, cpus: int) -> Pres
     return Pressure(
         kind="run-delay",
         value=waited.delay_ns / 1e9 / base,
-        natural=natural_wait(run_seconds / window_seconds / cpus, cpus),
+        natural=natural_wait(max(run_seconds / window_seconds / cpus, ls_load or 0.0), cpus),
         window_seconds=window_seconds,
     )
 
@@ -133,3 +142,10 @@ def psi_pressure(shares: list[float], ls_load: float | None, cpus: int, window_s
         return None
     load = 0.0 if ls_load is None or math.isnan(ls_load) else min(max(ls_load, 0.0), MAX_NATURAL_LOAD)
     return Pressure(kind="psi", value=max(shares), natural=erlang_c(load, cpus), window_seconds=window_seconds)
+
+
+def worst(one: Pressure | None, other: Pressure | None) -> Pressure | None:
+    """Of two pressures of different LS pods the one that is further beyond what LS makes itself; None if both are."""
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other, key=lambda pressure: pressure.excess / TYPICAL_CUT[pressure.kind])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from agent.beat import Beat
 from agent.capabilities import Capabilities
 from agent.counters import PsiTotals, RunDelay
@@ -102,6 +104,47 @@ def test_psi_that_vanishes_is_unknown_not_zero_and_so_is_no_signal_at_all():
         for step in range(3):
             signals.now += 0.05
             assert beat.take().pressure is None, step
+
+
+class TwoPods(Signals):
+    """One LS pod with PSI and one without."""
+
+    def __init__(self):
+        super().__init__()
+        self.followed = ()
+        self.share = 0.0
+        self.delay_ns = 0
+
+    def cpu_psi(self, group):
+        return None if group == BARE else PsiTotals(some_us=int(self.now * self.share * 1e6), full_us=None)
+
+    def follow(self, groups):
+        self.followed = tuple(groups)
+
+    def run_delay(self):
+        return RunDelay(at=self.now, times={1: (int(self.now * 1e9), self.delay_ns)}, threads=1)
+
+
+BARE = PodGroup("kubepods/bare", 9, "bare")
+
+
+@pytest.mark.parametrize(("share", "delay", "kind"), [(0.9, 0.0, "psi"), (0.0, 5.0, "run-delay")])
+def test_run_delay_stands_in_for_the_one_cgroup_without_psi(share, delay, kind):
+    signals = TwoPods()
+    signals.share = share
+    beat = Beat(signals, capable(psi=True), 0.25, 2)
+    beat.follow([LS, BARE], 0.6)
+    assert signals.followed == ()
+    beat.take()
+    beat.follow([LS, BARE], 0.6)
+    assert signals.followed == (BARE,)
+    for step in range(1, 6):
+        signals.now, signals.delay_ns = 0.05 * step, int(0.05 * step * delay * 1e9)
+        pressure = beat.take().pressure
+    assert pressure is not None
+    assert pressure.kind == kind
+    assert pressure.value == pytest.approx(share or delay, rel=0.01)
+    assert pressure.natural > 0.1, "all of LS makes LS wait"
 
 
 def test_run_delay_over_the_window_with_threads_that_come_and_go():
