@@ -26,6 +26,7 @@ class Knob(enum.StrEnum):
     MEMORY_MAX = "memory.max"  # bytes
     IO_WEIGHT = "io.weight"  # 1 to 10000 as v2 has it; converted where the kernel wants another range
     IO_MAX = "io.max"  # lines "MAJ:MIN rbps=N wbps=N", sorted, joined by newlines
+    PIDS_MAX = "pids.max"  # tasks (threads), with all groups below
     FREEZE = "freeze"  # 0 or 1
 
     @property
@@ -45,7 +46,7 @@ class Knob(enum.StrEnum):
 
 
 _CONTROLLER: Final = {Knob.FREEZE: "freezer"}
-_HARD: Final = frozenset({Knob.QUOTA, Knob.CPUSET, Knob.MEMORY_HIGH, Knob.IO_MAX, Knob.FREEZE})
+_HARD: Final = frozenset({Knob.QUOTA, Knob.CPUSET, Knob.MEMORY_HIGH, Knob.IO_MAX, Knob.PIDS_MAX, Knob.FREEZE})
 _ONLY_BE: Final = frozenset({Tier.BE})
 _TIERS: Final = {Knob.BURST: frozenset({Tier.LS}), Knob.BVT: frozenset({Tier.LS, Tier.BE})}
 

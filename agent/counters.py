@@ -107,7 +107,7 @@ class PodPsi:
 class NodeCounters:
     """Node totals. CPU times are seconds since boot summed over all CPUs; `capacity_*` is what the machine has.
 
-    `psi` is the node's own pressure, None where it has none.
+    `psi` is the node's own pressure, None where it has none. `tasks` are the threads that live, of `tasks_max` at most.
     """
 
     at: float
@@ -119,6 +119,8 @@ class NodeCounters:
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
     psi: PodPsi | None = None
+    tasks: int | None = None
+    tasks_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

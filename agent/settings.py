@@ -14,6 +14,7 @@ from agent.policy.close import CloseSettings
 from agent.policy.contention import ContentionSettings
 from agent.policy.evict import EvictSettings
 from agent.policy.kill import KillSettings
+from agent.policy.pids import PidsSettings
 from agent.policy.shortage import ShortageSettings
 from agent.policy.spread import SpreadSettings
 from agent.policy.suppress import SuppressSettings
@@ -63,7 +64,7 @@ class AgentSettings(DaemonSettings, frozen=True):
     policies: Annotated[
         tuple[str, ...], Meta(description="policies in force, mildest first; an unknown name lists the known")
     ] = (
-        *("batch_limits", "weight", "spread", "suppress", "contention", "cache_bandwidth"),
+        *("batch_limits", "weight", "spread", "pids", "suppress", "contention", "cache_bandwidth"),
         *("close", "evict", "kill"),
     )
     own_cgroup: Annotated[
@@ -92,6 +93,7 @@ class AgentSettings(DaemonSettings, frozen=True):
     restore_on_stop: Annotated[bool, Meta(description="give every knob its original back when stopped")] = True
     weight: WeightSettings = WeightSettings()
     spread: SpreadSettings = SpreadSettings()
+    pids: PidsSettings = PidsSettings()
     suppress: SuppressSettings = SuppressSettings()
     contention: ContentionSettings = ContentionSettings()
     shortage: ShortageSettings = ShortageSettings()

@@ -139,6 +139,7 @@ class NodeSnapshot:
     at. `ladder` is where each rung stood after the last decision. `node_psi_memory` is the share of the turn in which
     some task of the node waited for memory. `drill` is the drill that presses LS now. `shortage` is what
     `agent.policy.shortage` makes of this picture, None where nobody judged it. `disks` are whole disks as MAJ:MIN.
+    `tasks` are the threads of the whole node, of `tasks_max` at most.
     """
 
     at: float
@@ -168,6 +169,8 @@ class NodeSnapshot:
     shortage: Shortage | None = None
     reclaimer: ReclaimView | None = None
     disks: tuple[str, ...] | None = None
+    tasks: int | None = None
+    tasks_max: int | None = None
 
     split: dict[Tier, tuple[tuple[PodSnapshot, ...], tuple[PodSnapshot, ...]]] = field(
         default_factory=dict, compare=False, repr=False
@@ -287,6 +290,8 @@ def build(
         node_psi_memory=stalled.memory,
         node_psi_memory_full=stalled.memory_full,
         swap_free_ratio=_swap_free(after.node),
+        tasks=after.node.tasks if after.node else None,
+        tasks_max=after.node.tasks_max if after.node else None,
     )
 
 

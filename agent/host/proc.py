@@ -17,6 +17,7 @@ from typing import Final
 import psutil
 
 from agent.counters import NodeCounters
+from agent.host.node_tasks import read_tasks, read_tasks_max
 from slacktide.errors import Refused
 from slacktide.kernel.files import read_text, translate
 
@@ -64,6 +65,8 @@ class Proc:
             memory_available_bytes=available,
             swap_total_bytes=swap_total,
             swap_free_bytes=swap_free,
+            tasks=read_tasks(self.root),
+            tasks_max=read_tasks_max(self.root),
         )
 
     def _memory(self) -> tuple[int, int | None]:

@@ -12,6 +12,7 @@ from agent.policy.close import Close
 from agent.policy.contention import Contention
 from agent.policy.evict import Evict
 from agent.policy.kill import Kill
+from agent.policy.pids import Pids
 from agent.policy.spread import Spread
 from agent.policy.suppress import Suppress
 from agent.policy.weight import Weight
@@ -21,6 +22,7 @@ POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     BatchLimits.name: BatchLimits,
     Weight.name: Weight,
     Spread.name: Spread,
+    Pids.name: Pids,
     Suppress.name: Suppress,
     Contention.name: Contention,
     CacheBandwidth.name: CacheBandwidth,

@@ -421,6 +421,7 @@ def test_a_symbolic_link_in_the_path_is_never_followed(v1, link, controller):
         (Knob.MEMORY_MAX, "max"), (Knob.IO_WEIGHT, 0), (Knob.IO_WEIGHT, 10_001), (Knob.FREEZE, 2), (Knob.BVT, 3),
         (Knob.IO_MAX, ""), (Knob.IO_MAX, "8:0 rbps=0"), (Knob.IO_MAX, "8:0 rbps=max"), (Knob.IO_MAX, "8:0 iops=5"),
         (Knob.IO_MAX, "8:0 wbps=1 rbps=1"), (Knob.IO_MAX, "sda rbps=1"), (Knob.IDLE, True), (Knob.QUOTA, 9),
+        (Knob.PIDS_MAX, 0), (Knob.PIDS_MAX, "max"), (Knob.PIDS_MAX, (1 << 22) + 1),
     ],
 )  # fmt: skip
 def test_a_value_that_no_kernel_takes_refuses_the_plan(v1, knob, value):
@@ -534,6 +535,36 @@ def test_a_lost_journal_is_rebuilt_from_the_kernel_for_every_knob(rig, how):
             assert io_limits(rig) == {}
         elif not (rig.version is Version.V2 and knob is Knob.CPUSET):
             assert rig.read(group, knob) == pristine.read(group, knob), knob
+
+
+def test_a_limit_on_tasks_that_someone_else_set_is_kept_and_so_is_one_that_nobody_can_tell_from_it(rig):
+    # The kubelet's podPidsLimit.
+    rig.put(BE, Knob.PIDS_MAX, 100)
+    rig.apply((BE, Knob.PIDS_MAX, 300))
+    assert (rig.read(BE, Knob.PIDS_MAX), rig.writer.writes) == ("100", [])
+    rig.put(BE, Knob.PIDS_MAX, "max")
+    rig.apply((BE, Knob.PIDS_MAX, 300))
+    (rig.state / FILE_NAME).write_text("{")
+    rig.start()
+    rig.apply((BE, Knob.PIDS_MAX, 400))
+    assert rig.read(BE, Knob.PIDS_MAX) == "300"
+    rig.executor.restore()
+    assert rig.read(BE, Knob.PIDS_MAX) == "300"
+
+
+def test_the_watchdog_lifts_limits_on_tasks(rig):
+    rig.put(BE, Knob.PIDS_MAX, 900)
+    rig.apply((BE, Knob.PIDS_MAX, 300), (LEAF, Knob.PIDS_MAX, 200))
+    assert relax(rig.tree.hierarchy, rig.journal.entries(), rig.writer) == 2
+    assert [rig.read(group, Knob.PIDS_MAX) for group in (BE, LEAF)] == ["900", "max"]
+
+
+@pytest.mark.parametrize("junk", ["", "many", "-1", "3 4", "9" * 40, "\xb2"])
+def test_a_limit_on_tasks_that_cannot_be_read_is_left_alone(rig, junk):
+    rig.put(BE, Knob.PIDS_MAX, junk)
+    outcome = rig.apply((BE, Knob.PIDS_MAX, 300), (LEAF, Knob.PIDS_MAX, 200))
+    assert (rig.read(BE, Knob.PIDS_MAX), rig.read(LEAF, Knob.PIDS_MAX)) == (junk, "200")
+    assert any("pids.max" in problem for problem in outcome.problems)
 
 
 def test_adopting_counts_only_what_limits_be_as_a_whole(v1):

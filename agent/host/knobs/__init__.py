@@ -13,12 +13,13 @@ from agent.host.knobs.cpuset import Cpuset
 from agent.host.knobs.freezer import Freeze
 from agent.host.knobs.io import IoMax, IoWeight
 from agent.host.knobs.memory import MemoryHigh, MemoryMax
+from agent.host.knobs.pids import PidsMax
 from slacktide.kernel.hierarchy import Hierarchy, Mount
 
 # In the order in which they are set on one group: an idle group takes no weight.
 _ALL: Final = (
     *(Weight(), Idle(), Quota(), Burst(), Bvt(), Cpuset()),
-    *(MemoryHigh(), MemoryMax(), IoWeight(), IoMax(), Freeze()),
+    *(MemoryHigh(), MemoryMax(), IoWeight(), IoMax(), PidsMax(), Freeze()),
 )
 
 ADAPTERS: Final[Mapping[Knob, Adapter]] = MappingProxyType({adapter.knob: adapter for adapter in _ALL})
