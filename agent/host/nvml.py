@@ -35,6 +35,7 @@ class NvmlReader:
         self._again_at = clock()
         self.why_not: str | None = "NVML was not asked yet"
         self.lost = 0
+        self._last_error = ""
 
     def read(self) -> tuple[Gpu, ...] | None:
         """All cards that can be read; None, with `why_not`, where there is no NVML."""
@@ -50,6 +51,10 @@ class NvmlReader:
         found = [self._gpu(index) for index in range(min(count, _MOST_DEVICES))]
         cards = tuple(gpu for gpu in found if gpu is not None)
         self.lost += len(found) - len(cards)
+        if found and not cards:
+            self.why_not = f"none of {len(found)} cards answers: {self._last_error}"
+            self.close()
+            return None
         return cards
 
     def close(self) -> None:
@@ -107,7 +112,11 @@ class NvmlReader:
                 ),
                 processes=self._processes(handle),
             )
-        except nvml.NVMLError:
+        except nvml.NVMLError as error:
+            self._last_error = str(error)
+            return None
+        except UnicodeDecodeError as error:
+            self._last_error = f"its UUID is no text: {error}"
             return None
 
     def _told(self, ask: Callable[[], T]) -> T | None:
@@ -118,6 +127,8 @@ class NvmlReader:
         except nvml.NVMLError as error:
             if error.value in {nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_UNINITIALIZED}:
                 raise
+            return None
+        except UnicodeDecodeError:
             return None
 
     def _memory(self, handle: Any) -> tuple[int | None, int | None]:

@@ -6,6 +6,7 @@ import ctypes
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from agent.gpu import GpuProcess
 from agent.host.nvml import AGAIN_SECONDS, NvmlReader
 from agent.host.podof import uid_in
+from agent.host.source import Source
 from tests.agent.trees import CID, UID_BE, UID_LS
 from tests.agent.twins import FakeClock
+from tests.patience import PATIENCE
 
 pynvml = pytest.importorskip("pynvml", reason="the NVML binding (extra gpu) is not installed")
 COMPILER = shutil.which("cc")
@@ -115,6 +118,48 @@ def test_a_card_that_is_lost_midway_is_left_out_and_counted(rig, call):
     assert rig.reader.lost == 1
     rig.says(TWO)
     assert len(rig.reader.read()) == 2
+
+
+def test_no_card_that_answers_is_no_reading_and_the_driver_is_opened_anew_later(rig):
+    rig.says(f"{TWO}error nvmlDeviceGetHandleByIndex -1 {pynvml.NVML_ERROR_GPU_IS_LOST}\n")
+    assert rig.reader.read() is None
+    assert "none of 2 cards answers: GPU is lost" in rig.reader.why_not
+    rig.says(TWO)
+    assert rig.reader.read() is None, "not tried again at once"
+    rig.clock.pass_(AGAIN_SECONDS)
+    assert len(rig.reader.read()) == 2
+
+
+def test_a_node_whose_driver_has_no_cards_has_none(rig):
+    rig.says("driver loaded\n")
+    assert rig.reader.read() == ()
+    assert rig.reader.why_not is None
+
+
+def test_a_uuid_that_is_no_text_takes_only_its_own_card(rig):
+    rig.script.write_bytes(TWO.encode().replace(b"GPU-a", b"GPU-\xff"))
+    assert [card.uuid for card in rig.reader.read()] == ["GPU-b"]
+
+
+def test_as_the_read_of_a_source(rig):
+    rig.says(TWO)
+    cards = Source("gpu", rig.reader.read, 0.001, timeout_seconds=60.0, absent=lambda: rig.reader.why_not)
+    cards.start()
+    try:
+        until(lambda: cards.latest() is not None)
+        assert [card.uuid for card in cards.latest()] == ["GPU-a", "GPU-b"]
+        rig.says("driver missing\n")
+        until(lambda: cards.why_not)
+        assert "Driver Not Loaded" in cards.why_not
+    finally:
+        assert cards.stop(10 * PATIENCE)
+
+
+def until(condition):
+    deadline = time.monotonic() + 10 * PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.001)
 
 
 def test_a_driver_that_goes_away_and_comes_back(rig):
