@@ -29,7 +29,7 @@ from typing import Any, Final
 from agent.act.journal import FILE_NAME, Journal
 from agent.capabilities import Knob
 from benchmarks import report
-from benchmarks.stage import BE, LS, AgentProcess, Stage
+from benchmarks.stage import BE, LS, AgentProcess, Stage, restore
 from slacktide.kernel.hierarchy import discover
 from standalone.load.colocation import usable_cpus
 
@@ -197,18 +197,17 @@ def play(kills: int, seed: int) -> tuple[Tally, list[str]]:
         time.sleep(1.0)
         before = held_now(stage.root)
         one = Play(stage, before, rng)
-        while one.tally.kills < kills:
+        while one.tally.kills < kills - 1:
             if rng.random() < EARLY_SHARE:
                 one.early()
             else:
                 one.late()
             if one.tally.kills % 20 == 0:
                 print(f"{one.tally.kills} of {kills} kills", file=sys.stderr, flush=True)
-        agent = AgentProcess(stage, SETTINGS)
-        agent.wait_for_turns(2)
-        agent.end(signal.SIGTERM)
+        one.late()
+        said = restore(stage)
         left = held_now(stage.root).changed(before)
-        return one.tally, [f"{group} {name}" for group, name in sorted(left)]
+        return one.tally, [f"{group} {name}" for group, name in sorted(left)] + ([said] if said else [])
 
 
 def summarise(tally: Tally, left: list[str]) -> dict[str, Any]:

@@ -115,3 +115,17 @@ class AgentProcess:
         """Send a signal and wait for the end; returns the exit status."""
         self.process.send_signal(signal)
         return self.process.wait(30)
+
+
+def restore(stage: Stage) -> str:
+    """`slacktide-agent restore` after an agent was killed; what it said where it did not give back everything."""
+    where = ["--state-dir", f"{stage.directory}/agent", "--cgroup-root", stage.root]
+    done = subprocess.run(
+        [sys.executable, "-m", "agent", "restore", *where],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
+    return "" if done.returncode == 0 else f"restore: exit status {done.returncode}: {done.stdout}{done.stderr}"
