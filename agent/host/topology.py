@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from agent.topology import Cpu, Topology, flat
-from slacktide.errors import KernelError, Refused
+from slacktide.errors import Gone, KernelError, Refused
 from slacktide.kernel.files import read_text
 from slacktide.observe import get_logger
 
@@ -39,7 +39,7 @@ _MOST_CPUS: Final = 1 << 16
 
 
 class _Cache(NamedTuple):
-    """One data cache as one of its CPUs shows it. `id` is None where the kernel gives none."""
+    """The last-level cache as one of its CPUs shows it. `id` is None where the kernel gives none."""
 
     level: int
     id: int | None
@@ -89,7 +89,7 @@ class TopologyReader:
 def read_topology(sys_root: str) -> tuple[Topology, str]:
     """Topology, and what is hidden or cannot be believed (empty: nothing). Raises nothing."""
     try:
-        online = _cpu_list(f"{sys_root}/{_CPUS}/online")
+        online = _cpus_in(read_text(f"{sys_root}/{_CPUS}/online"), f"{sys_root}/{_CPUS}/online")
         if not online:
             raise Refused(f"{sys_root}/{_CPUS}/online", None, "names no CPU")
     except KernelError as error:
@@ -126,9 +126,9 @@ def _cores(root: str, online: frozenset[int]) -> tuple[Mapping[int, int], str]:
 
 def _siblings(root: str, cpu: int) -> frozenset[int] | None:
     for name in _SIBLINGS:
-        path = f"{root}/{_CPUS}/cpu{cpu}/topology/{name}"
-        if os.path.exists(path):
-            return _cpu_list(path)
+        text = _text_of(f"{root}/{_CPUS}/cpu{cpu}/topology/{name}")
+        if text is not None:
+            return _cpus_in(text, f"{root}/{_CPUS}/cpu{cpu}/topology/{name}")
     return None
 
 
@@ -138,8 +138,9 @@ def _nodes(root: str, online: frozenset[int]) -> tuple[Mapping[int, int], str]:
     for name in _listed(f"{root}/{_NODES}"):
         match = _NODE.fullmatch(name)
         path = f"{root}/{_NODES}/{name}/cpulist"
-        if match is not None and os.path.exists(path):
-            _claim(node, _cpu_list(path) & online, int(match[1]), path)
+        text = _text_of(path) if match is not None else None
+        if match is not None and text is not None:
+            _claim(node, _cpus_in(text, path) & online, int(match[1]), path)
     missing = online - node.keys()
     if not missing:
         return node, ""
@@ -155,7 +156,7 @@ def _caches(root: str, online: frozenset[int]) -> tuple[Mapping[int, int], str]:
     for cpu in sorted(online):
         if cpu in owner:
             continue
-        cache = max(_caches_of(root, cpu), key=lambda one: one.level, default=None)
+        cache = _last_cache(f"{root}/{_CPUS}/cpu{cpu}/cache")
         if cache is not None:
             _claim(owner, cache.cpus & online, cpu, f"{root}/{_CPUS}/cpu{cpu}/cache", shown_by=cpu)
             last[cpu] = cache
@@ -168,24 +169,23 @@ def _caches(root: str, online: frozenset[int]) -> tuple[Mapping[int, int], str]:
     return {**owner, **dict.fromkeys(missing, min(missing) if last else 0)}, reason
 
 
-def _caches_of(root: str, cpu: int) -> list[_Cache]:
-    """Data caches of a CPU. An index without level or CPUs is left out: the kernel does not know it either."""
-    found = []
-    directory = f"{root}/{_CPUS}/cpu{cpu}/cache"
+def _last_cache(directory: str) -> _Cache | None:
+    """The data cache of the highest level among those of a CPU; None where none is shown."""
+    levels: dict[int, str] = {}
     for name in _listed(directory):
         path = f"{directory}/{name}"
-        if not _INDEX.fullmatch(name) or not all(os.path.exists(f"{path}/{part}") for part in _CACHE_FILES):
+        if not _INDEX.fullmatch(name) or (number := _text_of(f"{path}/level")) is None:
             continue
-        if read_text(f"{path}/type").strip() == "Instruction":
-            continue
-        cpus = _cpu_list(f"{path}/shared_cpu_list")
-        id_path = f"{path}/id"
-        number = _number(id_path) if os.path.exists(id_path) else None
-        found.append(_Cache(_number(f"{path}/level"), number, cpus))
-    return found
-
-
-_CACHE_FILES: Final = ("level", "type", "shared_cpu_list")
+        if (_text_of(f"{path}/type") or "").strip() != "Instruction":
+            levels[_number_in(number, f"{path}/level")] = path
+    for level in sorted(levels, reverse=True):
+        path = levels[level]
+        cpus = _text_of(f"{path}/shared_cpu_list")
+        if cpus is not None:
+            text = _text_of(f"{path}/id")
+            identity = _number_in(text, f"{path}/id") if text is not None else None
+            return _Cache(level, identity, _cpus_in(cpus, f"{path}/shared_cpu_list"))
+    return None
 
 
 def _claim(owner: dict[int, int], cpus: frozenset[int], value: int, path: str, *, shown_by: int | None = None) -> None:
@@ -206,9 +206,17 @@ def _listed(directory: str) -> list[str]:
         return []
 
 
-def _cpu_list(path: str) -> frozenset[int]:
-    """CPUs of a list such as `0-3,8`; none for an empty one. Raises KernelError, Refused for anything else."""
-    text = read_text(path).strip()
+def _text_of(path: str) -> str | None:
+    """Content of a file; None where there is none. Raises other KernelErrors."""
+    try:
+        return read_text(path)
+    except Gone:
+        return None
+
+
+def _cpus_in(text: str, path: str) -> frozenset[int]:
+    """CPUs of a list such as `0-3,8`; none for an empty one. Raises Refused for anything else."""
+    text = text.strip()
     if text and not _LIST.fullmatch(text):
         raise Refused(path, None, f"expected a list of CPUs, found {text[:40]!r}")
     cpus: set[int] = set()
@@ -221,8 +229,8 @@ def _cpu_list(path: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-def _number(path: str) -> int:
-    text = read_text(path).strip()
+def _number_in(text: str, path: str) -> int:
+    text = text.strip()
     if not _NUMBER.fullmatch(text):
         raise Refused(path, None, f"expected one number, found {text[:40]!r}")
     return int(text)
