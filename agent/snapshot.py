@@ -13,7 +13,7 @@ one turn, which is the safe side.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from agent.counters import CpuCounters, CpuKnobs, MemoryReading, NodeCounters, PodReading
@@ -338,7 +338,19 @@ def named(containers: tuple[ContainerSnapshot, ...], identity: PodIdentity) -> t
     names = {container.id: container.name for container in identity.containers if container.id}
     if not names:
         return containers
-    return tuple(replace(one, name=names[one.id]) if one.id in names else one for one in containers)
+    return tuple(
+        ContainerSnapshot(
+            group=one.group,
+            id=one.id,
+            name=names[one.id],
+            knobs=one.knobs,
+            throttled_ratio=one.throttled_ratio,
+            cpuset=one.cpuset,
+        )
+        if one.id in names
+        else one
+        for one in containers
+    )
 
 
 def _node_stalls(before: Sweep | None, after: Sweep, period_seconds: float) -> Stalls:

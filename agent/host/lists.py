@@ -1,7 +1,8 @@
 """Thread ids of pods, group by group, listed anew only where something may have changed.
 
 Nothing born on the machine since the last time means no new thread anywhere; each group is listed now and then in any
-case, for threads that were moved. Threads that ended stay in a list until then, unless the caller knows better.
+case, for threads that were moved. Who can wait for new threads a little has only that. Threads that ended stay in a
+list until then, unless the caller knows better.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from agent.host.births import Births
 from agent.host.cgroup import CgroupLister, PodGroup, tids_in
 from agent.threads import GroupKey
 
-LIST_TURNS: Final = 5
+LIST_TURNS: Final = 4
 """A group is listed at each so many looks, whatever was born: not all at the same one."""
 
 Listed = tuple[GroupKey, str, list[int]]
@@ -21,11 +22,14 @@ Listed = tuple[GroupKey, str, list[int]]
 
 
 class ThreadLists:
-    """Lists threads below the cgroups of `lister`. One thread uses it."""
+    """Lists threads below the cgroups of `lister`. One thread uses it.
 
-    def __init__(self, lister: CgroupLister, proc_root: str) -> None:
+    `patient`: births do not matter, each group is listed when it is new and then every LIST_TURNS looks.
+    """
+
+    def __init__(self, lister: CgroupLister, proc_root: str, *, patient: bool = False) -> None:
         self._lister = lister
-        self._births = Births(proc_root, aftermath=2)
+        self._births = None if patient else Births(proc_root, aftermath=2)
         self._known: dict[GroupKey, list[int]] = {}
         self._looks = 0
 
@@ -35,7 +39,7 @@ class ThreadLists:
         A pod with containers rarely holds threads itself: its own group is listed as if nothing were born.
         """
         self._looks += 1
-        born = self._births.looked()
+        born = self._births is not None and self._births.looked()
         known: dict[GroupKey, list[int]] = {}
         found: list[Listed] = []
         for pod in pods:

@@ -7,6 +7,7 @@ and runtime follow different drivers, a container lies outside its pod (a stray)
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,6 +73,7 @@ class GroupReader:
         self._inode = inode
         self._by_mount = {main.path: self._main}
         self._usage = UsageReader(self._version, clock)
+        self._vendor_psi = self._version is Version.V1 and _has_vendor_psi(hierarchy)
 
     def cpu(self) -> CpuCounters | None:
         """Use and throttling; None when that cannot be read. Raises Gone when the group went away."""
@@ -113,7 +115,9 @@ class GroupReader:
 
     def psi(self) -> PodPsi | None:
         """Pressure; None where there is none."""
-        files = self._main if self._version is Version.V2 else self._files("cpuacct")
+        if self._version is Version.V2:
+            return _or_none(lambda: psi.read_group(self._main, self._clock))
+        files = self._files("cpuacct") if self._vendor_psi else None
         return _or_none(lambda: psi.read_group(files, self._clock)) if files else None
 
     def pids(self) -> PidsReading | None:
@@ -158,6 +162,17 @@ class GroupReader:
                 return None
             files = self._by_mount[mount.path] = GroupFiles(path, None, self._budget, self._clock)
         return files
+
+
+@functools.cache
+def _vendor_psi_at(mount: str) -> bool:
+    return os.path.exists(f"{mount}/cpu.pressure")
+
+
+def _has_vendor_psi(hierarchy: Hierarchy) -> bool:
+    """Whether this kernel shows pressure in v1's cpuacct groups (its root has the file then, too)."""
+    mount = hierarchy.controllers.get("cpuacct")
+    return mount is not None and _vendor_psi_at(mount.path)
 
 
 class ContainerReader:

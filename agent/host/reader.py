@@ -69,7 +69,7 @@ class HostReader:
         self._changed = changed
         self._listed_turn: int | None = None
         self._psi = psi.NodePsi(proc.root, clock)
-        self._thread_lists = ThreadLists(lister, proc.root)
+        self._thread_lists = ThreadLists(lister, proc.root, patient=True)
         self._elsewhere = Elsewhere(hierarchy, lister.root, clock)
         self._pods: dict[Key, PodFiles] = {}
         self._found: dict[Key, tuple[PodGroup, Found]] = {}
@@ -139,7 +139,7 @@ class HostReader:
         return ALL if round_ % STATE_ROUNDS == 0 else MEMORY | FLOWS
 
     def threads(self, groups: Sequence[PodGroup]) -> list[int]:
-        """Ids of all threads in these pods, those asked for each turn; one that ended may still be among them."""
+        """Ids of all threads in these pods, which are asked for each turn: new ones come a few turns late."""
         return [tid for _, _, tids in self._thread_lists.of(groups) for tid in tids]
 
     def cpu_psi(self, group: PodGroup) -> PsiTotals | None:
