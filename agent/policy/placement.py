@@ -18,7 +18,6 @@ CPU is a core of its own and all are equally near.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -60,12 +59,14 @@ class _Board:
         others: Mapping[int, float],
         topology: Topology | None,
     ) -> None:
-        self.free = {cpu: max(_LEAST_FREE, 1.0 - used) for cpu, used in others.items()}
-        self.counts = Counter(dict(fixed))
+        self.every = frozenset(others).union(fixed, *{one.allowed for one in candidates})
         self.known: dict[int, Cpu] = {cpu.id: cpu for cpu in topology.cpus} if topology else {}
-        self.cores: Counter[int] = Counter()
+        self.core = {cpu: self.known[cpu].core if cpu in self.known else cpu for cpu in self.every}
+        self.free = {cpu: max(_LEAST_FREE, 1.0 - others.get(cpu, 0.0)) for cpu in self.every}
+        self.counts = {cpu: fixed.get(cpu, 0) for cpu in self.every}
+        self.cores = dict.fromkeys(self.core.values(), 0)
         for cpu, count in fixed.items():
-            self.cores[self.core(cpu)] += count
+            self.cores[self.core[cpu]] += count
         self.cpus: dict[ThreadKey, int] = {}
         self.moved: set[ThreadKey] = set()
         for one in candidates:
@@ -78,9 +79,9 @@ class _Board:
         if one.busy:
             if before is not None:
                 self.counts[before] -= 1
-                self.cores[self.core(before)] -= 1
+                self.cores[self.core[before]] -= 1
             self.counts[cpu] += 1
-            self.cores[self.core(cpu)] += 1
+            self.cores[self.core[cpu]] += 1
         self.cpus[one.key] = cpu
 
     def move(self, one: Candidate, cpu: int) -> None:
@@ -90,12 +91,7 @@ class _Board:
 
     def share(self, cpu: int, more: int = 0) -> float:
         """What a thread gets on `cpu`, with `more` threads than there are."""
-        return self.free.get(cpu, 1.0) / max(1, self.counts[cpu] + more)
-
-    def core(self, cpu: int) -> int:
-        """Core of a CPU."""
-        known = self.known.get(cpu)
-        return cpu if known is None else known.core
+        return self.free[cpu] / max(1, self.counts[cpu] + more)
 
     def distance(self, cpu: int, other: int | None) -> int:
         """0 behind the same cache, 1 on the same NUMA node, 2 beyond; 0 where one of them is not known."""
@@ -106,20 +102,28 @@ class _Board:
 
     def rank(self, cpu: int, near: int | None = None) -> tuple[int, int, int, float, int]:
         """Sort key, best first."""
-        by_core = self.cores[self.core(cpu)]
-        return self.counts[cpu], by_core, self.distance(cpu, near), -self.free.get(cpu, 1.0), cpu
+        return self.counts[cpu], self.cores[self.core[cpu]], self.distance(cpu, near), -self.free[cpu], cpu
 
     def best(self, one: Candidate) -> int:
-        """Where one more thread fits best."""
-        most = max(self.share(cpu, 1) for cpu in one.allowed)
-        fit = [cpu for cpu in one.allowed if self.share(cpu, 1) >= _HALF * most]
+        """Where one more thread fits best; only CPUs with the fewest threads need a full rank."""
+        counts, free = self.counts, self.free
+        shares = {cpu: free[cpu] / (counts[cpu] + 1) for cpu in one.allowed}
+        least = _HALF * max(shares.values())
+        fewest = min(counts[cpu] for cpu, share in shares.items() if share >= least)
+        fit = [cpu for cpu, share in shares.items() if counts[cpu] == fewest and share >= least]
         return min(fit, key=lambda cpu: self.rank(cpu, one.near))
 
     def uneven(self, full: int, empty: int, imbalance: int) -> bool:
         """Whether a thread should go from one to the other."""
         by_cpu = self.counts[full] - self.counts[empty]
-        by_core = self.cores[self.core(full)] - self.cores[self.core(empty)]
-        return by_cpu >= imbalance or (by_cpu > 0 and by_core >= imbalance)
+        return by_cpu >= imbalance or (
+            by_cpu > 0 and self.cores[self.core[full]] - self.cores[self.core[empty]] >= imbalance
+        )
+
+    def may_give(self, cpu: int, imbalance: int, fewest: int, fewest_by_core: int) -> bool:
+        """Whether any CPU could be so empty that this one gives a thread; the fewest are of all CPUs."""
+        by_cpu = self.counts[cpu] - fewest
+        return by_cpu >= imbalance or (by_cpu > 0 and self.cores[self.core[cpu]] - fewest_by_core >= imbalance)
 
 
 def place(
@@ -161,7 +165,7 @@ def _level(board: _Board, candidates: Sequence[Candidate], imbalance: int, moves
     for one in sorted(candidates, key=lambda one: one.ran, reverse=True):
         if one.busy:
             by_cpu.setdefault(board.cpus[one.key], []).append(one)
-    while len(board.moved) < moves:
+    while by_cpu and len(board.moved) < moves:
         step = _next_step(board, by_cpu, imbalance)
         if step is None:
             return
@@ -175,7 +179,9 @@ def _next_step(
     board: _Board, by_cpu: Mapping[int, Sequence[Candidate]], imbalance: int
 ) -> tuple[Candidate, int, int] | None:
     """The most useful move: from the fullest CPU that can give, the thread that ran least."""
-    for here in sorted((cpu for cpu, there in by_cpu.items() if there), key=board.rank, reverse=True):
+    fewest, by_core = min(board.counts.values()), min(board.cores.values())
+    full = [cpu for cpu, there in by_cpu.items() if there and board.may_give(cpu, imbalance, fewest, by_core)]
+    for here in sorted(full, key=board.rank, reverse=True):
         for one in reversed(by_cpu[here]):
             fit = [cpu for cpu in one.allowed if board.uneven(here, cpu, imbalance)]
             fit = [cpu for cpu in fit if board.share(cpu, 1) >= _HALF * board.share(here)]
