@@ -24,6 +24,7 @@ from agent.act.owner import Ownership
 from agent.beat import Beat
 from agent.host.affinity import Affinity
 from agent.host.cgroup import CgroupLister
+from agent.host.fds import FdBudget, raise_limit
 from agent.host.own import join as join_own
 from agent.host.probe import probe
 from agent.host.proc import Proc
@@ -174,7 +175,10 @@ class Agent:
 
     def _make_loop(self, hierarchy: Hierarchy, lister: CgroupLister, proc: Proc) -> Loop:
         settings = self._daemon.settings
-        reader = HostReader(hierarchy, lister, proc, time.monotonic)
+        raise_limit()
+        budget = FdBudget()
+        changed = self._watch.take_changed
+        reader = HostReader(hierarchy, lister, proc, time.monotonic, budget=budget, changed=changed)
         signals = HostSignals(reader, self._delays, proc)
         cpus = max(1, proc.counters().capacity_cpu_millis // 1000)
         return Loop(
@@ -190,7 +194,9 @@ class Agent:
             on_arrival=self._metrics.arrival,
             watch=self._watch,
             effects=self._parts.effects,
-            threads=ThreadReader(lister, hierarchy, settings.proc_root, time.monotonic) if self._spreads else None,
+            threads=ThreadReader(lister, hierarchy, settings.proc_root, time.monotonic, budget=budget)
+            if self._spreads
+            else None,
         )
 
     def start(self) -> None:

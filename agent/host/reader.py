@@ -126,6 +126,8 @@ class HostReader:
         """The groups there are now. A group that went away since it was listed brings a new listing next turn."""
         changed, listed = self._changed(), self._listed_turn
         if changed or listed is None or self._turn - listed >= LIST_TURNS:
+            # A listing that fails is made up for in the next turn, whatever has changed by then.
+            self._listed_turn = None
             groups = self._lister.pods()
             self._listed_turn = self._turn
             return groups

@@ -36,7 +36,7 @@ MAX_NEW: Final = 128
 FRESH_SHARE: Final = 0.02
 """Of one CPU, for looks between turns."""
 
-LOOK_GROUPS: Final = 16
+LOOK_GROUPS: Final = 8
 """Cgroups that a look between turns lists."""
 
 SLEEPER_LOOKS: Final = 4
