@@ -58,6 +58,11 @@ class Backoff:
         """Knobs that are fought over now."""
         return sum(drift.fighting for drift in self._drifts.values())
 
+    def fought(self, key: Key) -> bool:
+        """Whether this knob is fought over now."""
+        drift = self._drifts.get(key)
+        return drift is not None and drift.fighting
+
     def drifted(self, key: Key, what: str, now: float) -> str:
         """A look found a value that is not ours any more. Returns what is to be told, mostly nothing.
 

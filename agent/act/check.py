@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.capabilities import Knob
+from agent.capabilities import Knob, Value
 from agent.host.cgroup import PodGroup
 from agent.host.knobs import ADAPTERS
 from agent.policy.base import Plan, Request
 from agent.snapshot import PodIdentity
 from slacktide.kernel.hierarchy import checked_group
-from slacktide.kernel.kubepods import container_id, pod_uid
+from slacktide.kernel.kubepods import container_id, pod_uid, stray
 from slacktide.tier import Tier
 
 
@@ -33,13 +33,20 @@ def wishes_by_group(
     owners |= {container.group: pod for pod in groups.values() for container in pod.containers}
     wishes: dict[str, dict[Knob, Request]] = {}
     gone = 0
+    passed: set[tuple[Knob, Value, type, Tier]] = set()
     for (group, knob), request in plan.settings.items():
         owner = owners.get(group)
         if owner is None:
             _must_be_pod(group, request)
             gone += 1
             continue
-        _check(request, identities.get(owner.group), writable)
+        identity = identities.get(owner.group)
+        if identity is None:
+            raise PlanError(f"policy {request.policy} wants {knob.value} for {group}, whose tier is not known")
+        judged = (knob, request.value, type(request.value), identity.tier)
+        if judged not in passed:
+            _check(request, identity, writable)
+            passed.add(judged)
         wishes.setdefault(group, {})[knob] = request
     return wishes, gone
 
@@ -50,16 +57,16 @@ def _must_be_pod(group: str, request: Request) -> None:
         names = checked_group(group).split("/")
     except ValueError as error:
         raise PlanError(f"policy {request.policy}: {error}") from error
+    if stray(names[-1]) is not None:
+        return
     pods = [number for number, name in enumerate(names) if pod_uid(name) is not None]
     below = names[pods[-1] + 1 :] if pods else []
     if not pods or len(below) > 1 or any(container_id(name) is None for name in below):
         raise PlanError(f"policy {request.policy} names cgroup {group!r}, which is no pod or container")
 
 
-def _check(request: Request, identity: PodIdentity | None, writable: frozenset[Knob]) -> None:
+def _check(request: Request, identity: PodIdentity, writable: frozenset[Knob]) -> None:
     who, knob, group = f"policy {request.policy}", request.knob, request.group
-    if identity is None:
-        raise PlanError(f"{who} wants {knob.value} for {group}, whose tier is not known")
     if identity.tier not in knob.tiers:
         raise PlanError(f"{who} wants {knob.value} for {group}, which is not {' or '.join(sorted(knob.tiers))}")
     if knob not in writable:

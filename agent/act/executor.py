@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from agent.act.backoff import Backoff
+from agent.act.calm import Calm, signature_of
 from agent.act.check import PlanError, wishes_by_group
 from agent.act.journal import Entry, Journal, Key
 from agent.act.knobs import Place, Step, Write, opened, place_at, write_step
@@ -133,6 +134,9 @@ class Executor:
         self._problems: list[str] = []
         self._notes: list[Entry] = []
         self._seen: set[tuple[str, int]] = set()
+        self._glanced: set[str] = set()
+        self._calm = Calm()
+        self._content: list[_Look] = []
         self._lists: dict[str, str] = {}
         self._plan = Plan()
         self._now = 0.0
@@ -198,8 +202,9 @@ class Executor:
         Threads of a pod that is BE no more get back what they had.
         """
         be = {group: pod for group, pod in groups.items() if group in identities and identities[group].tier is Tier.BE}
+        may = {*be, *(container.group for pod in be.values() for container in pod.containers)}
         for wish in plan.wishes:
-            if not any(wish.group.group == group or _is_below(wish.group.group, group) for group in be):
+            if wish.group.group not in may:
                 raise PlanError(f"thread {wish.key.tid} is to be pinned, and {wish.group.group!r} is no BE pod's")
         problems: list[str] = []
         writes = self._masks.release_beside(be, groups, problems) + self._masks.apply(plan, problems)
@@ -256,7 +261,8 @@ class Executor:
 
     def _begin(self, plan: Plan) -> None:
         self._plan, self._now = plan, self._clock()
-        self._problems, self._notes, self._seen, self._lists = [], [], set(), {}
+        self._problems, self._notes, self._lists = [], [], {}
+        self._seen, self._glanced = set(), set()
         relaxed = self._relaxed()
         if relaxed != self._relaxed_before:
             # What the watchdog gave back is no one else's doing.
@@ -289,7 +295,12 @@ class Executor:
         knobs = {*group.wanted, *group.follow, *self._journal.of(group.group), *self._suspects(group)}
         if not knobs:
             return []
+        signature = signature_of(group.inode, group.wanted, group.follow, self._lasting_of(group.group, knobs))
+        if not self._journal.lost and self._calm.glance(group.group, signature):
+            self._glanced.add(group.group)
+            return []
         steps: list[Step] = []
+        self._content = []
         try:
             with ExitStack() as stack:
                 for look in self._looks(group, knobs, stack):
@@ -300,7 +311,21 @@ class Executor:
             self.counters["vanished"] += 1
         except KernelError as error:
             self._refused((group.group, Knob.IDLE), f"{group.group}: {error}")
+        if len(self._content) == len(knobs) and not self._journal.lost:
+            listed, version = self._place(group), self._lister.version
+            assert version is not None
+            values = [(look.place, look.version, look.knob, look.held.value) for look in self._content]
+            self._calm.remember(group.group, signature, listed, version, values)
         return steps
+
+    def _lasting_of(self, group: str, knobs: Iterable[Knob]) -> dict[Knob, Request]:
+        if not self._plan.lasting:
+            return {}
+        found = {knob: self._plan.lasting.get((group, knob)) for knob in knobs}
+        return {knob: request for knob, request in found.items() if request is not None}
+
+    def _place(self, group: _Group) -> Place:
+        return Place(group=group.group, directory=self._lister.absolute(group.group), inode=group.inode)
 
     def _suspects(self, group: _Group) -> frozenset[Knob]:
         """Knobs to look at after a lost journal."""
@@ -310,8 +335,8 @@ class Executor:
 
     def _looks(self, group: _Group, knobs: Iterable[Knob], stack: ExitStack) -> Iterator[_Look]:
         """The knobs as they are now. Raises Gone when the group that was listed is not there any more."""
-        cpu_path = self._lister.absolute(group.group)
-        place = Place(group=group.group, directory=cpu_path, inode=group.inode)
+        place = self._place(group)
+        cpu_path = place.directory
         opened_now = {cpu_path: (place, stack.enter_context(opened(place)))}
         self._seen.add((cpu_path, group.inode))
         for knob in (knob for knob in ADAPTERS if knob in knobs):
@@ -373,9 +398,12 @@ class Executor:
     def _decide(self, look: _Look, request: Request | None) -> list[Step]:
         adapter, entry = ADAPTERS[look.knob], self._entry(look)
         if _hidden_by_idle(look):
+            self._content.append(look)
             return []
         if request is None:
             entry = entry or self._left_over(look)
+            if entry is None:
+                self._content.append(look)
             step = self._release(look, entry) if entry is not None else None
             return [step] if step is not None and self._backoff.ready(step.key, step.target, self._now) else []
         if look.held.absent:
@@ -398,6 +426,8 @@ class Executor:
         )
         if look.held.value == target:
             self._note(step, entry)
+            if not self._backoff.fought(look.key):
+                self._content.append(look)
             return []
         return list(_staged(step)) if self._backoff.ready(look.key, target, self._now) else []
 
@@ -539,12 +569,14 @@ class Executor:
             self._problems.append(f"the journal could not be written: {error}")
 
     def _forget_vanished(self) -> None:
-        gone = [entry for entry in self._journal.entries() if not self._exists(entry)]
+        unseen = [entry for entry in self._journal.entries() if entry.group not in self._glanced]
+        gone = [entry for entry in unseen if not self._exists(entry)]
         self._forget([(entry.group, entry.knob) for entry in gone])
         for entry in gone:
             self._confirmed.pop((entry.group, entry.knob, entry.inode), None)
         known = {entry.group for entry in self._journal.entries()} | {group for group, _ in self._plan.settings}
         self._backoff.keep(known)
+        self._calm.keep(known)
         self._said = {key: sentence for key, sentence in self._said.items() if key[0] in known}
 
     def _exists(self, entry: Entry) -> bool:

@@ -36,7 +36,7 @@ class Place:
 
 def place_at(mount: Mount, group: str, inode: int) -> Place:
     """The group with that inode below a mount. Raises ValueError for a path that leaves it."""
-    return Place(group=group, directory=os.path.join(mount.path, checked_group(group)), inode=inode)
+    return Place(group=group, directory=f"{mount.path}/{checked_group(group)}", inode=inode)
 
 
 def find_place(mount: Mount, group: str) -> Place:

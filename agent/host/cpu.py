@@ -12,6 +12,7 @@ import os
 from typing import Final
 
 from agent.counters import CpuKnobs
+from agent.host.parse import is_count, number
 from slacktide.errors import Gone, Refused
 from slacktide.kernel.files import read_text
 from slacktide.kernel.hierarchy import Version
@@ -22,6 +23,8 @@ MIN_QUOTA_US: Final = 1_000
 
 WEIGHT_FILE: Final = {Version.V1: "cpu.shares", Version.V2: "cpu.weight"}
 IDLE_FILE: Final = "cpu.idle"
+V1_QUOTA_FILE: Final = "cpu.cfs_quota_us"
+V2_QUOTA_FILE: Final = "cpu.max"
 
 
 def read_knobs(fd: int, version: Version) -> CpuKnobs:
@@ -47,25 +50,25 @@ def read_quota(fd: int, version: Version) -> tuple[int | None, int | None]:
 
 
 def _quota_v1(fd: int) -> tuple[int | None, int | None]:
-    quota, period = optional_int(fd, "cpu.cfs_quota_us"), optional_int(fd, "cpu.cfs_period_us")
+    quota, period = optional_int(fd, V1_QUOTA_FILE), optional_int(fd, "cpu.cfs_period_us")
     return (None if quota is None or quota < 0 else quota), period
 
 
 def _quota_v2(fd: int) -> tuple[int | None, int | None]:
-    text = optional_text(fd, "cpu.max")
+    text = optional_text(fd, V2_QUOTA_FILE)
     if text is None:
         return None, None
     fields = text.split()
-    if len(fields) != 2 or not fields[1].isdigit() or not (fields[0].isdigit() or fields[0] == "max"):
-        raise Refused("cpu.max", None, f"expected QUOTA PERIOD, found {text[:40]!r}")
+    if len(fields) != 2 or not is_count(fields[1]) or not (is_count(fields[0]) or fields[0] == "max"):
+        raise Refused(V2_QUOTA_FILE, None, f"expected QUOTA PERIOD, found {text[:40]!r}")
     return (None if fields[0] == "max" else int(fields[0])), int(fields[1])
 
 
 def quota_write(version: Version, quota_us: int | None, period_us: int) -> tuple[str, str]:
     """File and text that set a quota; None lifts it. On v1 the period is left as it is."""
     if version is Version.V2:
-        return "cpu.max", f"{'max' if quota_us is None else quota_us} {period_us}"
-    return "cpu.cfs_quota_us", str(-1 if quota_us is None else quota_us)
+        return V2_QUOTA_FILE, f"{'max' if quota_us is None else quota_us} {period_us}"
+    return V1_QUOTA_FILE, str(-1 if quota_us is None else quota_us)
 
 
 def burst_file(version: Version) -> str:
@@ -86,12 +89,7 @@ def optional_text(fd: int, name: str) -> str | None:
 def optional_int(fd: int, name: str) -> int | None:
     """Number in a file of the group; None as for `optional_text`. Raises Refused when it holds something else."""
     text = optional_text(fd, name)
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise Refused(name, None, f"expected one number, found {text[:40]!r}") from None
+    return None if text is None else number(text.encode(), name)
 
 
 def alive(fd: int) -> bool:

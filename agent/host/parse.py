@@ -13,6 +13,7 @@ from slacktide.errors import Refused
 
 _NUMBER: Final = re.compile(rb"-?[0-9]{1,30}")
 _COUNT: Final = re.compile(rb"[0-9]{1,30}")
+_COUNT_TEXT: Final = re.compile(r"[0-9]{1,30}")
 _LINES: Final = re.compile(rb"^(\S+) ([0-9]{1,30})$", re.MULTILINE)
 _SHOWN: Final = 40
 
@@ -23,6 +24,11 @@ def number(data: bytes, name: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise Refused(name, None, f"expected one number, found {shown(text)}")
     return int(text)
+
+
+def is_count(text: str) -> bool:
+    """Whether a text is a whole number, 0 or more, in the digits that kernels print (`isdigit` takes others, too)."""
+    return _COUNT_TEXT.fullmatch(text) is not None
 
 
 def limit(data: bytes, name: str) -> int | None:

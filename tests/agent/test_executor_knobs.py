@@ -148,6 +148,46 @@ def test_each_knob_is_set_kept_and_given_back(rig, knob, value, ours, before, gr
     assert {(given.group, given.knob, given.why_not) for given in outcome.given} >= {(group, knob, "")}
 
 
+@pytest.mark.parametrize(("knob", "value", "ours", "before"), WISHES, ids=lambda value: getattr(value, "name", None))
+def test_a_value_that_someone_changed_is_put_back_in_the_very_next_round(rig, knob, value, ours, before):
+    if rig.file(knob) is None:
+        pytest.skip("cgroup v1 has no memory.high")
+    nth = rig.version - 1
+    for _ in range(4):
+        rig.apply((LEAF, knob, value))
+    for drifts in (1, 2):
+        rig.put(LEAF, knob, before[nth])
+        rig.apply((LEAF, knob, value))
+        assert rig.read(LEAF, knob) == ours[nth]
+        assert rig.executor.counters["drift"] == drifts
+    for _ in range(4):
+        assert rig.apply((LEAF, knob, value)).writes == 0
+    if rig.version is Version.V1:
+        (rig.tree.base / "cpu" / LEAF).rename(rig.tree.base / "elsewhere")
+    else:
+        (rig.tree.base / "unified" / LEAF).rename(rig.tree.base / "elsewhere")
+    rig.tree.group(LEAF, cpuset__cpus="0-3")
+    rig.apply((LEAF, knob, value))
+    assert rig.read(LEAF, knob) == ours[nth] or knob.controller != "cpu"
+
+
+def test_another_period_of_a_quota_is_noticed_after_some_rounds(v1):
+    for _ in range(4):
+        v1.apply((BE, Knob.QUOTA, 500))
+    v1.tree.put(BE, "cpu.cfs_period_us", 50000)
+    for _ in range(33):
+        v1.apply((BE, Knob.QUOTA, 500))
+    assert v1.read(BE, Knob.QUOTA) == "25000"
+
+
+def test_who_asks_is_in_the_journal_also_when_the_value_stays(rig):
+    for policy in ("suppress", "suppress", "contention"):
+        rig.apply((BE, Knob.QUOTA, 500), policy=policy)
+        assert rig.journal.get(BE, Knob.QUOTA).policy == policy
+    rig.apply((BE, Knob.QUOTA, 500), policy="contention", lasting=[(BE, Knob.QUOTA, 700)])
+    assert rig.journal.get(BE, Knob.QUOTA).lasting == 70000
+
+
 def test_io_max_touches_only_the_devices_and_directions_it_names(rig):
     if rig.version is Version.V1:
         rig.tree.put(BE, "blkio.throttle.read_bps_device", "8:0 900", "blkio")

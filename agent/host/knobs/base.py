@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
 from agent.capabilities import Knob, Value
+from agent.host.parse import number
+from slacktide.kernel.files import translate
 from slacktide.kernel.hierarchy import Version
+
+_SHORT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,10 @@ class Adapter:
         """What the kernel holds now. Raises a KernelError: Gone when the group went away."""
         raise NotImplementedError
 
+    def glance(self, fd: int, version: Version) -> Value | None:
+        """The value alone, as `read` has it, with as few calls as may be. Raises a KernelError."""
+        return self.read(fd, version).value
+
     def problem(self, wanted: Value) -> str | None:
         """Why a request with this value must not be carried out, None when it may."""
         raise NotImplementedError
@@ -120,6 +129,27 @@ class Adapter:
     def writes(self, change: Change) -> Iterator[tuple[str, str | int]]:
         """File and text of each write, in order."""
         raise NotImplementedError
+
+
+def short_text(name: str, fd: int) -> str:
+    """Content of a short file of the group. Raises a KernelError."""
+    return _short(name, fd).decode("utf-8", "replace")
+
+
+def short_number(name: str, fd: int) -> int:
+    """Number in a file of the group. Raises a KernelError: Refused where there is none."""
+    return number(_short(name, fd), name)
+
+
+def _short(name: str, fd: int) -> bytes:
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=fd)
+        try:
+            return os.read(descriptor, _SHORT)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise translate(name, error) from error
 
 
 def whole_number(value: Value, low: int, high: int) -> str | None:

@@ -10,7 +10,8 @@ from typing import Final
 
 from agent.capabilities import Knob, Value
 from agent.host import cpu
-from agent.host.knobs.base import Adapter, Change, Held, Original, Phase, whole_number
+from agent.host.knobs.base import Adapter, Change, Held, Original, Phase, short_number, short_text, whole_number
+from agent.host.parse import is_count
 from slacktide.kernel.hierarchy import Version
 
 _WEIGHTS: Final = {Version.V1: (2, 262_144), Version.V2: (1, 10_000)}
@@ -31,6 +32,11 @@ class Idle(Adapter):
         if idle is None:
             return Held(absent=f"this kernel has no {cpu.IDLE_FILE}")
         return Held(value=int(idle != 0), weight=cpu.optional_int(fd, cpu.WEIGHT_FILE[version]), idle=idle != 0)
+
+    def glance(self, fd: int, version: Version) -> Value | None:
+        """The switch."""
+        del version
+        return int(short_number(cpu.IDLE_FILE, fd) != 0)
 
     def problem(self, wanted: Value) -> str | None:
         """0 or 1."""
@@ -73,6 +79,10 @@ class Weight(Adapter):
             return Held(absent=f"this kernel has no {cpu.WEIGHT_FILE[version]}")
         return Held(value=weight, weight=weight, idle=bool(cpu.optional_int(fd, cpu.IDLE_FILE)), name=version.name)
 
+    def glance(self, fd: int, version: Version) -> Value | None:
+        """The weight."""
+        return short_number(cpu.WEIGHT_FILE[version], fd)
+
     def problem(self, wanted: Value) -> str | None:
         """Range of shares, the wider of both."""
         return whole_number(wanted, 1, _WEIGHTS[Version.V1][1])
@@ -106,6 +116,14 @@ class Quota(Adapter):
         if period is None:
             return Held(absent="this kernel has no CPU quotas")
         return Held(value=quota, period_us=period, burst_us=cpu.optional_int(fd, cpu.burst_file(version)))
+
+    def glance(self, fd: int, version: Version) -> Value | None:
+        """The quota."""
+        if version is Version.V1:
+            quota = short_number(cpu.V1_QUOTA_FILE, fd)
+            return None if quota < 0 else quota
+        word = short_text(cpu.V2_QUOTA_FILE, fd).partition(" ")[0]
+        return int(word) if is_count(word) else None
 
     def problem(self, wanted: Value) -> str | None:
         """Below 10 millicores the kernel refuses, at its usual period."""

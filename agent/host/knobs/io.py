@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from agent.capabilities import Knob, Value
 from agent.host import cpu
 from agent.host.knobs.base import Adapter, Change, Held, Original, Phase, whole_number
+from agent.host.parse import is_count
 from slacktide.errors import Refused
 from slacktide.kernel.hierarchy import Version
 
@@ -92,7 +93,7 @@ class IoMax(Adapter):
                 if not line:
                     continue
                 device, _, rate = line.partition(" ")
-                if not _DEVICE.fullmatch(device) or not rate.strip().isdigit():
+                if not _DEVICE.fullmatch(device) or not is_count(rate.strip()):
                     raise Refused(name, None, f"expected MAJ:MIN RATE, found {line[:40]!r}")
                 rates.setdefault(device, {})[direction] = int(rate)
         return Held(value=_text(rates))
@@ -140,7 +141,7 @@ def _default_weight(name: str, text: str) -> int:
     """v2 and BFQ print `default N` and a line for each device; CFQ the number alone."""
     for line in text.splitlines():
         word = line.removeprefix("default").strip()
-        if word.isdigit():
+        if is_count(word):
             return int(word)
     raise Refused(name, None, f"expected a default weight, found {text[:40]!r}")
 
@@ -151,7 +152,7 @@ def _rates(text: str) -> _Rates:
         device, *pairs = line.split() or [""]
         for pair in pairs:
             name, _, rate = pair.partition("=")
-            if name in _DIRECTIONS and rate.isdigit():
+            if name in _DIRECTIONS and is_count(rate):
                 rates.setdefault(device, {})[name] = int(rate)
     return rates
 

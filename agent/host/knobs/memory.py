@@ -12,7 +12,8 @@ from typing import Final
 
 from agent.capabilities import Knob, Value
 from agent.host import cpu
-from agent.host.knobs.base import Adapter, Change, Held, Original, whole_number
+from agent.host.knobs.base import Adapter, Change, Held, Original, short_text, whole_number
+from agent.host.parse import is_count
 from slacktide.errors import Refused
 from slacktide.kernel.hierarchy import Version
 
@@ -47,6 +48,11 @@ class MemoryMax(_Limit):
         value, absent = _limit(fd, _MAX[version])
         memsw = _limit(fd, _MEMSW)[0] if version is Version.V1 and not absent else None
         return Held(value=value, absent=absent, memsw_bytes=memsw)
+
+    def glance(self, fd: int, version: Version) -> Value | None:
+        """The limit."""
+        text = short_text(_MAX[version], fd).strip()
+        return int(text) if is_count(text) and int(text) < _V1_UNLIMITED else None
 
     def writes(self, change: Change) -> Iterator[tuple[str, str | int]]:
         """On v1 the limit of memory and swap makes way first."""
@@ -84,6 +90,6 @@ def _limit(fd: int, name: str) -> tuple[int | None, str]:
     text = text.strip()
     if text == "max":
         return None, ""
-    if not text.isdigit():
+    if not is_count(text):
         raise Refused(name, None, f"expected a number or max, found {text[:40]!r}")
     return (None if int(text) >= _V1_UNLIMITED else int(text)), ""
