@@ -54,21 +54,28 @@ def measured(old: Load | None, reading: ThreadReading, seconds: float | None) ->
     ran, waited = run / 1e9 / seconds, 1.0 if reading.waiting else delay / 1e9 / seconds
     if old.ran is not None:
         ran, waited = _smooth(old.ran, ran, _WEIGHT), _smooth(old.waited, waited, _WEIGHT)
-    return replace(old, run_ns=reading.run_ns, delay_ns=reading.delay_ns, ran=ran, waited=waited)
+    return Load(
+        run_ns=reading.run_ns,
+        delay_ns=reading.delay_ns,
+        ran=ran,
+        waited=waited,
+        quiet=old.quiet,
+        starved=old.starved,
+    )
 
 
 def judged(loads: Mapping[ThreadKey, Load], busy_share: float, starve_ratio: float) -> dict[ThreadKey, Load]:
     """Count the turns in which each was quiet (below half of busy), or served worse than `starve_ratio` of the mean."""
     served = [load.served for load in loads.values() if load.ran is not None and load.is_busy(busy_share)]
     bar = starve_ratio * sum(served) / len(served) if served else 0.0
-    return {
-        key: replace(
-            load,
-            quiet=0 if load.is_busy(busy_share / 2) else load.quiet + 1,
-            starved=load.starved + 1 if load.ran is not None and load.is_busy(busy_share) and load.served < bar else 0,
-        )
-        for key, load in loads.items()
-    }
+    return {key: _counted(load, busy_share, bar) for key, load in loads.items()}
+
+
+def _counted(load: Load, busy_share: float, bar: float) -> Load:
+    quiet = 0 if load.is_busy(busy_share / 2) else load.quiet + 1
+    starves = load.ran is not None and load.is_busy(busy_share) and load.served < bar
+    starved = load.starved + 1 if starves else 0
+    return load if (quiet, starved) == (load.quiet, load.starved) else replace(load, quiet=quiet, starved=starved)
 
 
 def others_of(

@@ -226,7 +226,7 @@ def _learn(state: SpreadState, sweep: ThreadSweep) -> tuple[SpreadState, Counter
         counted["spread_foreign"] += known[reading.key].changes - old.changes
     seen = {reading.group for reading in sweep.threads}
     origins = {
-        key: replace(origin, journaled=None) if key in seen and not sweep.fresh else origin
+        key: replace(origin, journaled=None) if origin.journaled and key in seen and not sweep.fresh else origin
         for key, origin in origins.items()
     }
     adopted = {key: entry for key, entry in state.adopted.items() if key not in origins}
@@ -246,8 +246,9 @@ def _origins(state: SpreadState, sweep: ThreadSweep) -> tuple[dict[GroupKey, Ori
         if old is None:
             origins[key] = new_origin(readings, cpuset, state.adopted.get(key), lost=state.lost)
         else:
-            origins[key] = replace(old, cpuset=cpuset)
+            origins[key] = old
             if cpuset != old.cpuset:
+                origins[key] = replace(old, cpuset=cpuset)
                 changed.add(key)
     return origins, changed
 
