@@ -7,7 +7,7 @@ What is not there on this node is None and simply has no say.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from agent.policy.base import Plan, Reclaim
 from agent.pressure import Pressure
 from agent.reclaim import ReclaimView
 from agent.resctrl import RdtReading, Schemata
-from agent.snapshot import NodeSnapshot, PodIdentity
+from agent.snapshot import NodeSnapshot, PodIdentity, PodSnapshot
 from agent.threads import Mask, ThreadSweep
 from agent.topology import Topology
 from slacktide.status import Usage
@@ -81,9 +81,28 @@ class Load(Protocol):
         """CPU seconds burnt since start."""
 
 
+class Readings(Protocol):
+    """What is read on threads of its own."""
+
+    def topology(self) -> Topology:
+        """CPUs as last read."""
+
+    def disks(self) -> tuple[str, ...] | None:
+        """Whole disks as MAJ:MIN."""
+
+    def gpus(self) -> tuple[Gpu, ...] | None:
+        """GPUs, None where none can be read."""
+
+    def cpi(self) -> Mapping[str, float]:
+        """Cycles per instruction by UID."""
+
+    def count(self, pods: Sequence[PodSnapshot]) -> None:
+        """Pods whose cycles and instructions are to be counted from now on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What this node has. `topology`, `gpus` and `cpi` (by UID) give their newest reading, None when they have none."""
+    """What this node has. `collectors` give their newest readings."""
 
     rdt: Rdt | None = None
     evictor: Evictor | None = None
@@ -91,9 +110,7 @@ class Parts:
     ballast: Ballast | None = None
     drills: DrillBoard | None = None
     load: Load | None = None
-    topology: Callable[[], Topology | None] = lambda: None
-    gpus: Callable[[], tuple[Gpu, ...] | None] = lambda: None
-    cpi: Callable[[], Mapping[str, float]] = dict
+    collectors: Readings | None = None
 
 
 class Effects:
@@ -108,20 +125,24 @@ class Effects:
         """The snapshot with all that is known beside the cgroups."""
         parts = self._parts
         drill = parts.drills.active() if parts.drills else None
-        cpi = parts.cpi()
-        pods = tuple(
-            replace(pod, cpi=cpi[pod.identity.uid]) if pod.identity.uid in cpi else pod for pod in snapshot.pods
-        )
         return replace(
-            snapshot,
-            pods=pods,
-            topology=parts.topology(),
+            self._collected(snapshot),
             evictor=parts.evictor.view() if parts.evictor else None,
             reclaimer=parts.reclaimer.view() if parts.reclaimer else None,
             rdt=parts.rdt.view() if parts.rdt else None,
-            gpus=parts.gpus(),
             drill=drill.for_policies if drill else None,
         )
+
+    def _collected(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        readings = self._parts.collectors
+        if readings is None:
+            return snapshot
+        readings.count(snapshot.pods_of(Tier.LS))
+        cpi = readings.cpi()
+        pods = tuple(
+            replace(pod, cpi=cpi[pod.identity.uid]) if pod.identity.uid in cpi else pod for pod in snapshot.pods
+        )
+        return replace(snapshot, pods=pods, topology=readings.topology(), disks=readings.disks(), gpus=readings.gpus())
 
     def pressure(self, measured: Pressure | None) -> Pressure | None:
         """LS pressure as policies shall see it: a drill's signal in place of what is measured."""
@@ -186,9 +207,13 @@ class Effects:
         self.evict(plan.victims, snapshot, identities)
 
     def evict(self, victims: tuple[Victim, ...], snapshot: NodeSnapshot, identities: Mapping[str, PodIdentity]) -> None:
-        """Leave the evictor these victims, decided on this snapshot; those of a dry run stay here."""
+        """Leave the evictor these victims, decided on this snapshot; those of a dry run stay here.
+
+        It knows pods by their UID as the API writes it, since it names them to the API.
+        """
         if self._parts.evictor is not None:
-            self._parts.evictor.want(for_real(victims, self._drill()), identities, snapshot.evictor)
+            known = {identity.uid: identity for identity in identities.values()}
+            self._parts.evictor.want(for_real(victims, self._drill()), known, snapshot.evictor)
 
     def decided(self, plan: Plan, snapshot: NodeSnapshot, be_limit_millis: int | None) -> None:
         """After each decision and what came of it: a drill sees how the node answers, and its load follows it.

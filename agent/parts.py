@@ -21,6 +21,7 @@ from agent.act.pod_killer import pod_killer
 from agent.act.reclaim import Reclaimer
 from agent.act.resctrl import RdtWriter, remove_all
 from agent.capabilities import Capabilities
+from agent.collectors import Collectors
 from agent.drill import Drill, Kind, Phase
 from agent.drill_board import DrillBoard
 from agent.drill_service import DrillServer, DrillService
@@ -94,6 +95,7 @@ class AgentParts:
         )
         self._reclaimer = Reclaimer(ReclaimFile(hierarchy).reclaim) if capabilities.reclaim else None
         self._rdt = self._make_rdt(lister)
+        self.collectors = Collectors(lambda: daemon.settings.collect, hierarchy, settings.proc_root, settings.sys_root)
         self.drills = DrillBoard(time.monotonic, self._drill_ended)
         self._server: DrillServer | None = None
         self.effects = Effects(
@@ -104,6 +106,7 @@ class AgentParts:
                 ballast=helpers.ballast,
                 drills=self.drills,
                 load=helpers.load,
+                collectors=self.collectors,
             )
         )
 
@@ -125,6 +128,7 @@ class AgentParts:
 
     def start(self) -> None:
         """Start all threads. Raises SettingsError where drills cannot be served."""
+        self.collectors.start()
         self._evictor.start()
         if self._reclaimer is not None:
             self._reclaimer.start()
@@ -140,6 +144,7 @@ class AgentParts:
         if self._server is not None:
             self._server.stop()
         self._evictor.stop()
+        self.collectors.stop()
         if self._reclaimer is not None and not self._reclaimer.stop(_STOP_SECONDS):
             _LOG.warning("a write to memory.reclaim does not return; it is left behind")
         if self._rdt is not None and not self._rdt.stop(restore=restore):
@@ -151,7 +156,8 @@ class AgentParts:
         """Totals since start."""
         lost = {"audit_lost": self._audit.lost}
         resctrl = self._rdt.counters if self._rdt is not None else {}
-        return {**self._log.counters, **resctrl, **self.drills.counters, **lost}
+        own = {**self._log.counters, **self.drills.counters, **self.collectors.counters()}
+        return {**own, **resctrl, **lost}
 
     def _why_no_drill(self, kind: Kind) -> str:
         """Why none may start now; empty when one may."""

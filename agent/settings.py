@@ -7,13 +7,17 @@ from typing import Annotated
 from msgspec import Meta
 
 from agent.act.evictor import EvictorSettings
+from agent.collect import CollectSettings
 from agent.drill_service import DrillSettings
 from agent.policy.batch_limits import BatchLimitsSettings
+from agent.policy.burst import BurstSettings
 from agent.policy.cache_bandwidth import CacheBandwidthSettings
 from agent.policy.close import CloseSettings
 from agent.policy.contention import ContentionSettings
 from agent.policy.evict import EvictSettings
+from agent.policy.io import IoSettings
 from agent.policy.kill import KillSettings
+from agent.policy.memory import MemorySettings
 from agent.policy.pids import PidsSettings
 from agent.policy.shortage import ShortageSettings
 from agent.policy.spread import SpreadSettings
@@ -57,6 +61,7 @@ class AgentSettings(DaemonSettings, frozen=True):
         str, Meta(description="cgroup below which kubepods is looked for; empty is the whole mount")
     ] = ""
     proc_root: Annotated[str, Meta(description="where the host's /proc is mounted")] = "/proc"
+    sys_root: Annotated[str, Meta(description="where the host's /sys is mounted")] = "/sys"
     predictor: Annotated[
         str, Meta(description="predictor: unix:/path or HOST:PORT; empty reports nowhere and only spools")
     ] = ""
@@ -64,8 +69,8 @@ class AgentSettings(DaemonSettings, frozen=True):
     policies: Annotated[
         tuple[str, ...], Meta(description="policies in force, mildest first; an unknown name lists the known")
     ] = (
-        *("batch_limits", "weight", "spread", "pids", "suppress", "contention", "cache_bandwidth"),
-        *("close", "evict", "kill"),
+        *("batch_limits", "weight", "spread", "pids", "burst", "suppress", "contention", "cache_bandwidth"),
+        *("memory", "io", "close", "evict", "kill"),
     )
     own_cgroup: Annotated[
         str,
@@ -94,6 +99,10 @@ class AgentSettings(DaemonSettings, frozen=True):
     weight: WeightSettings = WeightSettings()
     spread: SpreadSettings = SpreadSettings()
     pids: PidsSettings = PidsSettings()
+    burst: BurstSettings = BurstSettings()
+    memory: MemorySettings = MemorySettings()
+    io: IoSettings = IoSettings()
+    collect: CollectSettings = CollectSettings()
     suppress: SuppressSettings = SuppressSettings()
     contention: ContentionSettings = ContentionSettings()
     shortage: ShortageSettings = ShortageSettings()

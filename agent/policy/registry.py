@@ -7,11 +7,14 @@ from typing import Final
 
 from agent.policy.base import Policy
 from agent.policy.batch_limits import BatchLimits
+from agent.policy.burst import Burst
 from agent.policy.cache_bandwidth import CacheBandwidth
 from agent.policy.close import Close
 from agent.policy.contention import Contention
 from agent.policy.evict import Evict
+from agent.policy.io import Io
 from agent.policy.kill import Kill
+from agent.policy.memory import Memory
 from agent.policy.pids import Pids
 from agent.policy.spread import Spread
 from agent.policy.suppress import Suppress
@@ -23,9 +26,12 @@ POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     Weight.name: Weight,
     Spread.name: Spread,
     Pids.name: Pids,
+    Burst.name: Burst,
     Suppress.name: Suppress,
     Contention.name: Contention,
     CacheBandwidth.name: CacheBandwidth,
+    Memory.name: Memory,
+    Io.name: Io,
     Close.name: Close,
     Evict.name: Evict,
     Kill.name: Kill,

@@ -16,6 +16,7 @@ from agent.pressure import Pressure
 from agent.resctrl import Schemata
 from agent.snapshot import NodeSnapshot, PodIdentity, PodSnapshot
 from agent.threads import ThreadSweep
+from agent.topology import flat
 from slacktide.status import Usage
 from slacktide.tier import Tier
 
@@ -43,6 +44,23 @@ class Told:
 
     def used_seconds(self):
         return self.seconds
+
+
+class Readings:
+    def topology(self):
+        return flat(2)
+
+    def disks(self):
+        return ("8:0",)
+
+    def gpus(self):
+        return None
+
+    def cpi(self):
+        return {"uid-ls": 1.25, "uid-x": 9.0}
+
+    def count(self, pods):
+        self.counted = [one.identity.name for one in pods]
 
 
 class Ballast(Told):
@@ -143,8 +161,11 @@ def test_what_ballast_burns_is_nobodys_use():
 
 
 def test_cycles_per_instruction_go_to_their_pods():
-    seen = Effects(Parts(cpi=lambda: {"uid-ls": 1.25, "uid-x": 9.0})).surround(snapshot())
+    readings = Readings()
+    seen = Effects(Parts(collectors=readings)).surround(snapshot())
     assert [one.cpi for one in seen.pods] == [1.25, None]
+    assert (seen.topology, seen.disks, seen.gpus) == (flat(2), ("8:0",), None)
+    assert readings.counted == ["ls"]
 
 
 def test_a_signal_replaces_the_pressure_only_while_it_presses(board):
