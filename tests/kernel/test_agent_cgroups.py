@@ -65,11 +65,12 @@ def wait_for(condition, what="it", seconds=DEADLINE):
 class Groups:
     """Cgroups of one test below a root of its own, and the processes in them."""
 
-    def __init__(self):
+    def __init__(self, controllers=("cpu", "cpuacct", "memory")):
         self.root = f"slacktide-test-{secrets.token_hex(4)}"
         self.mounts = sorted(
-            {HIERARCHY.controllers[name].path for name in ("cpu", "cpuacct", "memory") if name in HIERARCHY.controllers}
+            {HIERARCHY.controllers[name].path for name in controllers if name in HIERARCHY.controllers}
         )
+        self.enabled = " ".join(f"+{name}" for name in controllers if name != "cpuacct")
         self.processes = []
         for group in (LS, BE, f"{BE}/{CID}"):
             self.make(group)
@@ -93,7 +94,7 @@ class Groups:
             directory = Path(mount)
             for part in (self.root, *group.split("/")):
                 if not self.v1:
-                    (directory / "cgroup.subtree_control").write_text("+cpu +memory")
+                    (directory / "cgroup.subtree_control").write_text(self.enabled)
                 directory /= part
                 directory.mkdir(exist_ok=True)
 
@@ -165,8 +166,9 @@ HALF = (
 class Rig:
     """The loop with real host and executor; pods from a twin."""
 
-    def __init__(self, groups, state, suppress=None, policies=("weight", "suppress")):
-        self.settings = AgentSettings(turn_seconds=0.2, suppress=suppress or SuppressSettings(), policies=policies)
+    def __init__(self, groups, state, suppress=None, policies=("weight", "suppress"), **more):
+        suppress = suppress or SuppressSettings()
+        self.settings = AgentSettings(turn_seconds=0.2, suppress=suppress, policies=policies, **more)
         lister = CgroupLister(HIERARCHY, groups.root)
         proc = Proc("/proc", time.monotonic)
         self.capabilities = probe(HIERARCHY, lister, "/proc")
