@@ -32,6 +32,7 @@ SUITE = (
     "tests/kernel/test_agent_cgroups.py",
     "tests/kernel/test_agent_spread.py",
     "tests/kernel/test_agent_batch_limits.py",
+    "tests/kernel/test_agent_reclaim.py",
     "tests/kernel/test_agent_pids.py",
 )
 
