@@ -38,6 +38,8 @@ _MEMORY_BYTES = {
     "sleepwake": 8 << 20,
 }
 """Need of one BE process, page cache included."""
+OPEN_SECONDS = 120.0
+"""How long BE waits for its node, which may be closed because LS was short in the experiment before."""
 SETTLE_SECONDS = 3.0
 """Run before anything is counted: new processes page in, and the agent has seen and placed them by then."""
 
@@ -162,7 +164,7 @@ def run_managed(
         client.create(PODS, ls_pod(plan, names[0], directory), "default")
         wait_running(client, names[0], 30.0)
         client.create(PODS, be_pod(plan, names[1], directory), "default")
-        wait_running(client, names[1], 30.0)
+        wait_running(client, names[1], OPEN_SECONDS)
         measured = measure(plan, directory, with_be=True, progress=progress)
         after()
         return measured
