@@ -12,7 +12,6 @@ one that was listed.
 
 from __future__ import annotations
 
-import os
 import random as random_source
 import time
 from collections import Counter
@@ -26,19 +25,19 @@ from agent.act.backoff import Backoff
 from agent.act.calm import Calm, signature_of
 from agent.act.check import PlanError, wishes_by_group
 from agent.act.journal import Entry, Journal, Key
-from agent.act.knobs import Place, Step, Write, opened, place_at, write_step
+from agent.act.knobs import Step, Write, write_step
+from agent.act.looks import Group, Look, Looks
 from agent.act.masks import MaskWriter
 from agent.act.originals import expected_original
 from agent.capabilities import Capabilities, Knob, Value
 from agent.host.affinity import Affinity
-from agent.host.cgroup import CgroupLister, PodGroup, find_group
+from agent.host.cgroup import CgroupLister, PodGroup
 from agent.host.knobs import ADAPTERS, Held, Original, mount_of
 from agent.policy.base import Plan, Request, strictest
 from agent.snapshot import PodIdentity
 from agent.threads import MaskPlan, ThreadKey, parse_cpus
 from slacktide.errors import Gone, KernelError
 from slacktide.kernel.files import write_value
-from slacktide.kernel.hierarchy import Version
 from slacktide.tier import Tier
 
 __all__ = ["Executor", "Given", "Outcome", "PlanError"]
@@ -74,34 +73,6 @@ class Outcome:
     given: tuple[Given, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """One pod or container in a round. `follow` are requests on its pod that bind it too."""
-
-    group: str
-    inode: int
-    wanted: Mapping[Knob, Request]
-    follow: Mapping[Knob, Request]
-    identity: PodIdentity | None
-    container: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """One knob of one group as it is now."""
-
-    place: Place
-    version: Version
-    knob: Knob
-    held: Held
-    identity: PodIdentity | None
-    container: bool
-
-    @property
-    def key(self) -> Key:
-        return self.place.group, self.knob
-
-
 class Executor:
     """Owns the journal. `counters` are totals since start: writes, drift, fights, vanished, refused, mismatch,
     journal_errors, and those of MaskWriter. `relaxed` tells how often the watchdog lifted limits. Not thread-safe: the
@@ -122,6 +93,7 @@ class Executor:
     ) -> None:
         self._lister = lister
         self._hierarchy = lister.hierarchy
+        self._looks = Looks(lister)
         self._journal = journal
         self._capabilities = capabilities
         self._write = write
@@ -133,11 +105,9 @@ class Executor:
         self._said: dict[Key, str] = {}
         self._problems: list[str] = []
         self._notes: list[Entry] = []
-        self._seen: set[tuple[str, int]] = set()
         self._glanced: set[str] = set()
         self._calm = Calm()
-        self._content: list[_Look] = []
-        self._lists: dict[str, str] = {}
+        self._content: list[Look] = []
         self._plan = Plan()
         self._now = 0.0
         self.counters: Counter[str] = Counter()
@@ -156,7 +126,7 @@ class Executor:
         limits = []
         for entry in self._journal.load():
             try:
-                look = self._look_at(entry)
+                look = self._looks.at(entry)
             except KernelError:
                 # Whatever it holds, it may be given back later.
                 continue
@@ -245,7 +215,7 @@ class Executor:
     def _undoing(self, entry: Entry, unreadable: list[Given]) -> Step | None:
         """The step that undoes an entry; None where there is nothing to undo, or another's undoing includes it."""
         try:
-            look = self._look_at(entry)
+            look = self._looks.at(entry)
         except KernelError as error:
             original = entry.original.value
             unreadable.append(
@@ -255,14 +225,14 @@ class Executor:
         if look is None:
             self._forget([(entry.group, entry.knob)])
             return None
-        step = None if _hidden_by_idle(look) else self._release(look, entry)
-        self._keep_list(look, step)
+        step = None if look.hidden else self._release(look, entry)
+        self._looks.keep_list(look, step)
         return step
 
     def _begin(self, plan: Plan) -> None:
         self._plan, self._now = plan, self._clock()
-        self._problems, self._notes, self._lists = [], [], {}
-        self._seen, self._glanced = set(), set()
+        self._problems, self._notes, self._glanced = [], [], set()
+        self._looks.begin()
         relaxed = self._relaxed()
         if relaxed != self._relaxed_before:
             # What the watchdog gave back is no one else's doing.
@@ -271,13 +241,13 @@ class Executor:
 
     def _members(
         self, pod: PodGroup, wishes: Mapping[str, Mapping[Knob, Request]], identity: PodIdentity | None
-    ) -> Iterator[_Group]:
+    ) -> Iterator[Group]:
         """The pod's group and those of its containers."""
         own = wishes.get(pod.group, {})
-        yield _Group(group=pod.group, inode=pod.inode, wanted=own, follow={}, identity=identity, container=False)
+        yield Group(group=pod.group, inode=pod.inode, wanted=own, follow={}, identity=identity, container=False)
         follow = {knob: request for knob, request in own.items() if self._binds_children(knob)}
         for container in pod.containers:
-            yield _Group(
+            yield Group(
                 group=container.group,
                 inode=container.inode,
                 wanted=wishes.get(container.group, {}),
@@ -290,7 +260,7 @@ class Executor:
         mount = mount_of(self._hierarchy, knob)
         return mount is not None and mount.version in ADAPTERS[knob].binds_children
 
-    def _steps(self, group: _Group) -> list[Step]:
+    def _steps(self, group: Group) -> list[Step]:
         """What differs for one group."""
         knobs = {*group.wanted, *group.follow, *self._journal.of(group.group), *self._suspects(group)}
         if not knobs:
@@ -303,16 +273,16 @@ class Executor:
         self._content = []
         try:
             with ExitStack() as stack:
-                for look in self._looks(group, knobs, stack):
+                for look in self._looks.of(group, knobs, stack, self._say, self._refused):
                     own = self._decide(look, self._request(group, look))
                     steps.extend(own)
-                    self._keep_list(look, own[-1] if own else None)
+                    self._looks.keep_list(look, own[-1] if own else None)
         except Gone:
             self.counters["vanished"] += 1
         except KernelError as error:
             self._refused((group.group, Knob.IDLE), f"{group.group}: {error}")
         if len(self._content) == len(knobs) and not self._journal.lost:
-            listed, version = self._place(group), self._lister.version
+            listed, version = self._looks.place(group), self._lister.version
             assert version is not None
             values = [(look.place, look.version, look.knob, look.held.value) for look in self._content]
             self._calm.remember(group.group, signature, listed, version, values)
@@ -324,64 +294,13 @@ class Executor:
         found = {knob: self._plan.lasting.get((group, knob)) for knob in knobs}
         return {knob: request for knob, request in found.items() if request is not None}
 
-    def _place(self, group: _Group) -> Place:
-        return Place(group=group.group, directory=self._lister.absolute(group.group), inode=group.inode)
-
-    def _suspects(self, group: _Group) -> frozenset[Knob]:
+    def _suspects(self, group: Group) -> frozenset[Knob]:
         """Knobs to look at after a lost journal."""
         if not self._journal.lost or group.identity is None or group.identity.tier is not Tier.BE:
             return frozenset()
         return self._capabilities.writable - _NOT_LEFT_OVER
 
-    def _looks(self, group: _Group, knobs: Iterable[Knob], stack: ExitStack) -> Iterator[_Look]:
-        """The knobs as they are now. Raises Gone when the group that was listed is not there any more."""
-        place = self._place(group)
-        cpu_path = place.directory
-        opened_now = {cpu_path: (place, stack.enter_context(opened(place)))}
-        self._seen.add((cpu_path, group.inode))
-        for knob in (knob for knob in ADAPTERS if knob in knobs):
-            mount = mount_of(self._hierarchy, knob)
-            if mount is None:
-                continue
-            path = place_at(mount, group.group, 0).directory
-            try:
-                if path not in opened_now:
-                    descriptor, inode = find_group(mount.path, group.group)
-                    stack.callback(os.close, descriptor)
-                    opened_now[path] = (place_at(mount, group.group, inode), descriptor)
-                    self._seen.add((path, inode))
-                place, descriptor = opened_now[path]
-                held = ADAPTERS[knob].read(descriptor, mount.version)
-                held = self._within_pod(group.group, held)
-            except Gone:
-                if path == cpu_path:
-                    raise
-                if knob in group.wanted:
-                    self._say((group.group, knob), f"{group.group}: it has no cgroup under {knob.controller}")
-                continue
-            except KernelError as error:
-                self._refused((group.group, knob), f"{group.group}: {error}")
-                continue
-            yield _Look(
-                place=place,
-                version=mount.version,
-                knob=knob,
-                held=held,
-                identity=group.identity,
-                container=group.container,
-            )
-
-    def _keep_list(self, look: _Look, last: Step | None) -> None:
-        """Remember which CPUs a group has by the end of this round."""
-        if look.knob is Knob.CPUSET:
-            self._lists[look.place.group] = str((last.target if last else look.held.value) or "")
-
-    def _within_pod(self, group: str, held: Held) -> Held:
-        """A CPU list is bounded by what its pod has by the end of this round, not by what it has now."""
-        above = self._lists.get(os.path.dirname(group)) if held.within else None
-        return replace(held, within=above) if above else held
-
-    def _request(self, group: _Group, look: _Look) -> Request | None:
+    def _request(self, group: Group, look: Look) -> Request | None:
         """What is wanted of one knob: its own request, brought under its pod's where the kernel wants that."""
         own, pods = group.wanted.get(look.knob), group.follow.get(look.knob)
         if pods is None or (own is None and look.held.value is None):
@@ -395,9 +314,9 @@ class Executor:
             value = pods.value
         return own if value == own.value else replace(pods, group=group.group, value=value)
 
-    def _decide(self, look: _Look, request: Request | None) -> list[Step]:
+    def _decide(self, look: Look, request: Request | None) -> list[Step]:
         adapter, entry = ADAPTERS[look.knob], self._entry(look)
-        if _hidden_by_idle(look):
+        if look.hidden:
             self._content.append(look)
             return []
         if request is None:
@@ -431,7 +350,7 @@ class Executor:
             return []
         return list(_staged(step)) if self._backoff.ready(look.key, target, self._now) else []
 
-    def _lasting(self, look: _Look, original: Original) -> Value | None:
+    def _lasting(self, look: Look, original: Original) -> Value | None:
         """What stays in force without an agent."""
         request = self._plan.lasting.get(look.key)
         return None if request is None else ADAPTERS[look.knob].target(request.value, look.held, original)
@@ -444,7 +363,7 @@ class Executor:
         elif (entry.policy, entry.lasting) != (step.policy, step.lasting):
             self._notes.append(msgspec.structs.replace(entry, policy=step.policy, lasting=step.lasting))
 
-    def _original(self, look: _Look, entry: Entry | None) -> Original:
+    def _original(self, look: Look, entry: Entry | None) -> Original:
         """What was there before us; a value that is not ours any more was written by someone else and counts."""
         adapter = ADAPTERS[look.knob]
         if entry is None:
@@ -460,19 +379,19 @@ class Executor:
         self._tell(self._backoff.drifted(look.key, f"{look.place.group}: {what}", self._now))
         return adapter.original(look.held) if adapter.foreign_is_original else entry.original
 
-    def _is_ours(self, look: _Look, entry: Entry) -> bool:
+    def _is_ours(self, look: Look, entry: Entry) -> bool:
         now = look.held.value
         key = (look.place.group, look.knob, look.place.inode)
         if key in self._confirmed:
             return now == self._confirmed[key]
         return entry.explains(now) or now == entry.original.value or (now is not None and now == entry.lasting)
 
-    def _expected(self, look: _Look) -> Original | None:
+    def _expected(self, look: Look) -> Original | None:
         if look.identity is None:
             return None
         return expected_original(look.knob, look.identity, look.held, look.version, container=look.container)
 
-    def _left_over(self, look: _Look) -> Entry | None:
+    def _left_over(self, look: Look) -> Entry | None:
         """After a lost journal: a BE limit beyond the kubelet's rules was ours, and is to be undone."""
         if look.held.absent or not self._journal.lost or look.knob in _NOT_LEFT_OVER:
             return None
@@ -481,7 +400,7 @@ class Executor:
             return None
         return Entry(group=look.place.group, inode=look.place.inode, knob=look.knob, original=original, applied=now)
 
-    def _release(self, look: _Look, entry: Entry) -> Step | None:
+    def _release(self, look: Look, entry: Entry) -> Step | None:
         """The step back to the original; None (and forgotten) when someone else already wrote another value."""
         now, original = look.held.value, entry.original
         target = ADAPTERS[look.knob].giving_back(look.held, original)
@@ -570,7 +489,7 @@ class Executor:
 
     def _forget_vanished(self) -> None:
         unseen = [entry for entry in self._journal.entries() if entry.group not in self._glanced]
-        gone = [entry for entry in unseen if not self._exists(entry)]
+        gone = [entry for entry in unseen if not self._looks.exists(entry)]
         self._forget([(entry.group, entry.knob) for entry in gone])
         for entry in gone:
             self._confirmed.pop((entry.group, entry.knob, entry.inode), None)
@@ -579,37 +498,9 @@ class Executor:
         self._calm.keep(known)
         self._said = {key: sentence for key, sentence in self._said.items() if key[0] in known}
 
-    def _exists(self, entry: Entry) -> bool:
-        mount = mount_of(self._hierarchy, entry.knob)
-        if mount is None:
-            return False
-        place = place_at(mount, entry.group, entry.inode)
-        if (place.directory, place.inode) in self._seen:
-            return True
-        try:
-            with opened(place):
-                return True
-        except Gone:
-            return False
-        except KernelError:
-            return True
-
-    def _entry(self, look: _Look) -> Entry | None:
+    def _entry(self, look: Look) -> Entry | None:
         entry = self._journal.get(look.place.group, look.knob)
         return entry if entry is not None and entry.inode == look.place.inode else None
-
-    def _look_at(self, entry: Entry) -> _Look | None:
-        """What the kernel holds for an entry; None when its group is gone. Raises a KernelError where unreadable."""
-        mount = mount_of(self._hierarchy, entry.knob)
-        if mount is None:
-            return None
-        place = place_at(mount, entry.group, entry.inode)
-        try:
-            with opened(place) as descriptor:
-                held = self._within_pod(entry.group, ADAPTERS[entry.knob].read(descriptor, mount.version))
-        except Gone:
-            return None
-        return _Look(place=place, version=mount.version, knob=entry.knob, held=held, identity=None, container=False)
 
 
 def _staged(step: Step) -> Iterator[Step]:
@@ -617,11 +508,6 @@ def _staged(step: Step) -> Iterator[Step]:
     for value in passing:
         yield replace(step, target=value, passing=True)
     yield replace(step, target=last, via=passing[-1] if passing else None)
-
-
-def _hidden_by_idle(look: _Look) -> bool:
-    """An idle group shows no weight of its own and takes none; what it had comes back with the end of idle."""
-    return look.knob is Knob.WEIGHT and look.held.idle
 
 
 def _is_below(group: str, other: str) -> bool:
