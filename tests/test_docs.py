@@ -125,6 +125,9 @@ def test_the_reference_of_settings_is_current():
 
 DEFAULTS = {
     "agent.md": (AgentSettings,),
+    "agent-eviction.md": (AgentSettings,),
+    "agent-resctrl.md": (AgentSettings,),
+    "drills.md": (AgentSettings,),
     "predictor.md": (PredictorSettings,),
     "scheduler-plugins.md": (SchedulerSettings,),
     "standalone.md": (ApiSettings, RunnerSettings),
