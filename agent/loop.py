@@ -442,7 +442,7 @@ class Loop:
 
     def _place(self, plan: Plan) -> None:
         """Carry out what the plan wants of threads; a plan that is refused as a whole is so for each of them."""
-        if plan.masks is None or self._settings().observe_only:
+        if plan.masks is None or self._observes:
             return
         outcome = self._carry_out(self._executor.place, plan.masks)
         self._refused |= outcome.refused

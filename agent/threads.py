@@ -6,13 +6,19 @@ can be None, None is "whatever the cpuset allows": the workload made no choice o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 Mask = frozenset[int]
+
+MAX_CPU: Final = 65_535
+"""Kernels number CPUs to 8191 at most; a list of more is junk, and would cost memory without end."""
+
+_CPUS: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 class ThreadKey(NamedTuple):
@@ -134,12 +140,18 @@ def as_cpus(mask: Mask | None) -> tuple[int, ...] | None:
 
 
 def parse_cpus(text: str) -> Mask:
-    """A list in the kernel's form (`0-3,8`). Raises ValueError for anything else."""
+    """A list in the kernel's form (`0-3,8`). Raises ValueError for anything else, and for CPUs that no kernel has."""
     cpus: set[int] = set()
     for part in text.strip().split(","):
-        if part:
-            first, _, last = part.partition("-")
-            cpus.update(range(int(first), int(last or first) + 1))
+        if not part:
+            continue
+        found = _CPUS.fullmatch(part)
+        if found is None:
+            raise ValueError(f"{part[:40]!r} is no CPU and no range of CPUs")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last > MAX_CPU:
+            raise ValueError(f"CPU {last} is beyond {MAX_CPU}")
+        cpus.update(range(first, last + 1))
     return frozenset(cpus)
 
 

@@ -1,7 +1,8 @@
 """What the evictor did, in every form in which people and policies see it: attempts, audit, events, counters, log.
 
-Used by both threads of the evictor, under one lock. Events are kept until the API answers, since what was done while
-it was away is what people most want to know.
+Used by both threads of the evictor, under one lock, in which the disk is written as well. The control thread only
+takes `view`, which waits for nobody: what is known is put there as one value. Events are kept until the API answers,
+since what was done while it was away is what people most want to know.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from agent.act.audit import Audit, AuditLine
 from agent.act.ledger import Ledger
 from agent.eviction import Attempt, EvictorView, Outcome, Spent, Victim, Way
+from agent.policy.victims import HOUR
 from slacktide.objects import ObjectMeta, Pod
 from slacktide.observe import get_logger
 
@@ -74,6 +77,17 @@ def pod_of(victim: Victim) -> Pod:
     return Pod(metadata=ObjectMeta(namespace=victim.namespace, name=victim.name, uid=victim.uid))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What a view is made of. `spent_dry` counts dry runs as well."""
+
+    attempts: tuple[Attempt, ...] = ()
+    spent: tuple[Spent, ...] = ()
+    spent_dry: tuple[Spent, ...] = ()
+    away_since: float | None = None
+    serial: int = 0
+
+
 class EvictionLog:
     """Thread-safe. `counters` has the names of COUNTED."""
 
@@ -101,17 +115,29 @@ class EvictionLog:
         self._away_since: float | None = None
         self._unreported: deque[tuple[Victim, EventType, str, str]] = deque(maxlen=_UNREPORTED)
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+        self._known = _Known()
+        self._publish()
 
     def view(self, frozen: Collection[str], *, dry: bool) -> EvictorView:
-        """What the next snapshot carries."""
-        with self._lock:
-            return EvictorView(
-                attempts=tuple(one for one in self._attempts.values() if dry or one.outcome is not Outcome.DRY),
-                spent=self._ledger.spent(dry=dry),
-                frozen=frozenset(frozen),
-                api_away_seconds=None if self._away_since is None else self._clock() - self._away_since,
-                serial=self._serial,
-            )
+        """What the next snapshot carries. Never waits, also while the disk does not answer."""
+        known, now = self._known, self._clock()
+        return EvictorView(
+            attempts=tuple(one for one in known.attempts if dry or one.outcome is not Outcome.DRY),
+            spent=tuple(one for one in (known.spent_dry if dry else known.spent) if now - one.at < HOUR),
+            frozen=frozenset(frozen),
+            api_away_seconds=None if known.away_since is None else now - known.away_since,
+            serial=known.serial,
+        )
+
+    def _publish(self) -> None:
+        """Under the lock, after each change."""
+        self._known = _Known(
+            attempts=tuple(self._attempts.values()),
+            spent=self._ledger.spent(),
+            spent_dry=self._ledger.spent(dry=True),
+            away_since=self._away_since,
+            serial=self._serial,
+        )
 
     def last(self, victim: Victim) -> tuple[Attempt | None, int]:
         """The last attempt on a victim in its way, and its serial."""
@@ -139,6 +165,8 @@ class EvictionLog:
             ]
             for key in old:
                 del self._attempts[key], self._serials[key]
+            if old:
+                self._publish()
 
     def spent(self, *, dry: bool) -> tuple[Spent, ...]:
         """What counts against the budgets."""
@@ -150,12 +178,14 @@ class EvictionLog:
         with self._lock:
             entry = Spent(uid=victim.uid, at=self._clock(), way=victim.way, drill=victim.drill)
             self._ledger.reserve(entry, keep=not dry)
+            self._publish()
             return entry
 
     def release(self, entry: Spent) -> None:
         """It was not sent."""
         with self._lock:
             self._ledger.release(entry)
+            self._publish()
 
     def attempted(
         self,
@@ -185,6 +215,7 @@ class EvictionLog:
             if outcome in {Outcome.SENT, Outcome.GONE, Outcome.DRY}:
                 self._begun = (self._serial, victim.uid)
             self._count(attempt)
+            self._publish()
             # The same failure again is one line in the log of the first: an API that is away is away for all.
             repeated = before is not None and before.outcome is outcome and outcome is Outcome.UNREACHABLE
             if not repeated:
@@ -259,6 +290,7 @@ class EvictionLog:
                 return
             _LOG.info("the API answers again", seconds=round(self._clock() - self._away_since, 1))
             self._away_since = None
+            self._publish()
             while self._unreported:
                 victim, type_, reason, message = self._unreported.popleft()
                 self._recorder.record(pod_of(victim), type_, reason, message)
@@ -268,6 +300,7 @@ class EvictionLog:
         with self._lock:
             if self._away_since is None:
                 self._away_since = since
+                self._publish()
                 _LOG.warning("the API does not answer", reason=why)
 
     @property

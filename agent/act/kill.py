@@ -20,6 +20,7 @@ from agent.act.knobs import Place, find_place, opened
 from agent.capabilities import Knob
 from agent.host.knobs import mount_of
 from agent.host.knobs.freezer import FREEZE_FILE, STATE_FILE
+from agent.host.parse import is_count
 from slacktide.errors import Gone, KernelError, Refused
 from slacktide.kernel.files import parse_flat, read_text, write_value
 from slacktide.kernel.hierarchy import Hierarchy
@@ -147,7 +148,7 @@ def _processes(descriptor: int) -> Iterator[int]:
         names = os.listdir(descriptor)
     except (KernelError, OSError):
         return
-    yield from (int(word) for word in text.split() if word.isdigit() and word != "0")
+    yield from (int(word) for word in text.split() if is_count(word) and word != "0")
     for name in names:
         try:
             below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)

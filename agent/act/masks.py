@@ -10,7 +10,7 @@ thread with several CPUs was not pinned by us, or someone widened its mask since
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 from agent.act.journal import Journal
@@ -61,8 +61,9 @@ class MaskWriter:
     def release_beside(self, be: Mapping[str, PodGroup], groups: Mapping[str, PodGroup], problems: list[str]) -> int:
         """Give masks back in pods that are here and not BE any more; forget cgroups that are gone."""
         writes = 0
+        outside = {one.group: group for group, pod in groups.items() for one in pod.containers}
         for entry in self._journal.masks():
-            pod = next((group for group in groups if entry.group == group or entry.group.startswith(f"{group}/")), None)
+            pod = outside.get(entry.group) or _pod_above(entry.group, groups)
             if pod in be:
                 continue
             if pod is not None:
@@ -141,3 +142,10 @@ class MaskWriter:
     def _journal_failed(self, error: OSError, problems: list[str]) -> None:
         self._counters["journal_errors"] += 1
         problems.append(f"the journal could not be written: {error}; a killed agent could not undo masks")
+
+
+def _pod_above(group: str, pods: Container[str]) -> str | None:
+    """The pod's group that this one is or lies in."""
+    while group and group not in pods:
+        group = group.rpartition("/")[0]
+    return group or None

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from agent.host.parse import is_count
 from slacktide.errors import Gone, KernelError
 from slacktide.kernel.files import read_text, translate
 from slacktide.kernel.hierarchy import Hierarchy, Version, checked_group
@@ -202,13 +203,18 @@ class CgroupLister:
     def children(self, group: str) -> list[tuple[str, int]]:
         """Sub-directories of a group ("" is the mount) with their inodes; one that went away has none.
 
+        Names that cannot be printed are left out: no kubelet or runtime makes them, but whoever was given a cgroup may.
         Raises a KernelError when it is there and cannot be listed.
         """
         assert self._mount is not None
         path = os.path.join(self._mount.path, group) if group else self._mount.path
         try:
             with os.scandir(path) as entries:
-                return sorted((entry.name, entry.inode()) for entry in entries if entry.is_dir(follow_symlinks=False))
+                return sorted(
+                    (entry.name, entry.inode())
+                    for entry in entries
+                    if entry.is_dir(follow_symlinks=False) and entry.name.isprintable()
+                )
         except OSError as error:
             problem = translate(path, error)
             if isinstance(problem, Gone):
@@ -272,4 +278,4 @@ def tids_in(directory: str, version: Version) -> list[int]:
         text = read_text(os.path.join(directory, "cgroup.threads" if version is Version.V2 else "tasks"))
     except KernelError:
         return []
-    return [int(word) for word in text.split() if word.isdigit() and word != "0"]
+    return [int(word) for word in text.split() if is_count(word) and word != "0"]

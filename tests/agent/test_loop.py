@@ -12,6 +12,7 @@ from agent.policy.base import Context, Desired
 from agent.policy.registry import build
 from agent.policy.suppress import SuppressSettings
 from agent.settings import AgentSettings, ReportSettings
+from agent.threads import MaskPlan
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier
 from tests.agent.twins import CAPABLE, FakeClock, FakeExecutor, FakeHost, FakePods, pod
@@ -208,6 +209,28 @@ def test_observe_only_decides_and_writes_nothing():
     assert asked.executor.plans == []
 
 
+class Pinning:
+    """A policy that wants masks in every turn."""
+
+    name = "weight"
+    urgent = False
+
+    def start(self, context):
+        return None
+
+    def decide(self, snapshot, state, settings, context):
+        return Desired(reason="pins", masks=MaskPlan()), state
+
+
+def test_a_node_on_which_no_cgroup_can_be_written_has_no_thread_pinned_either():
+    nothing = Capabilities(mode="v1", cpu_version=1, run_delay=True, affinity=True)
+    rig, free = Rig(capabilities=nothing, policies=(Pinning(),)), Rig(policies=(Pinning(),))
+    for one in (rig, free):
+        one.run(3)
+    assert rig.executor.masks == []
+    assert len(free.executor.masks) == 2
+
+
 def test_settings_are_read_anew_each_turn():
     rig = Rig()
     rig.run(2)
@@ -242,4 +265,3 @@ def test_missed_periods_are_skipped_and_counted_once():
     assert loop.counters["late_turns"] == 0
     assert loop._advance(10.0, 1.0, 17.5, "late_turns") == 18.5
     assert loop.counters["late_turns"] == 1
-
