@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import colocation
 from benchmarks.colocation import Cell, measure_cells
+from standalone.load.driver import LoadError
 from tests.benchmarks.test_report import measurement
 
 
@@ -28,8 +29,10 @@ def runs(monkeypatch):
     @contextlib.contextmanager
     def running(settings):
         seen.append(("up", dict(settings)))
-        yield None, None
-        seen.append("down")
+        try:
+            yield None, None
+        finally:
+            seen.append("down")
 
     monkeypatch.setattr(colocation, "run_plain", plain)
     monkeypatch.setattr(colocation, "run_managed", managed)
@@ -56,6 +59,28 @@ def test_cells_of_a_load_share_what_ls_takes_alone_and_ballast_has_a_stack_of_it
     ]
     assert {measured["alone"].latencies.p99_millis for measured in found.values()} == {3.0}, "the middle of three"
     assert found.keys() == set(cells)
+
+
+@pytest.mark.parametrize("failures", [1, colocation.ATTEMPTS])
+def test_a_cell_that_cannot_run_gets_another_slacktide_and_the_others_keep_theirs(runs, monkeypatch, failures):
+    cells = [Cell("cpu", 60, 1), Cell("cpu", 60, 2), Cell("cpu", 60, 4)]
+    managed, left = colocation.run_managed, [failures]
+
+    def closed(client, plan):
+        if plan.be_processes == 2 and left[0]:
+            left[0] -= 1
+            raise LoadError("the node is closed")
+        return managed(client, plan)
+
+    monkeypatch.setattr(colocation, "run_managed", closed)
+    if failures == colocation.ATTEMPTS:
+        with pytest.raises(LoadError, match="closed"):
+            measure_cells(cells, 2, 1.0, lambda _text: None)
+        assert runs[-1] == "down"
+        return
+    assert measure_cells(cells, 2, 1.0, lambda _text: None).keys() == set(cells)
+    steps = [run if run == "down" else run[0] for run in runs if run != "alone" and run[0] != "plain"]
+    assert steps == ["up", "managed", "down", "up", "managed", "managed", "down"]
 
 
 def test_each_cell_of_the_matrix_is_measured_in_each_round(runs, capsys):
