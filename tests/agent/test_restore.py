@@ -15,6 +15,7 @@ from agent.act.journal import FILE_NAME, Journal
 from agent.act.owner import Ownership
 from agent.capabilities import Capabilities, Knob
 from agent.host.affinity import Affinity
+from agent.main import main
 from agent.policy.base import Plan, Request
 from agent.snapshot import PodIdentity
 from agent.threads import GroupMasks
@@ -197,3 +198,8 @@ def test_groups_of_resctrl_that_stay_make_it_incomplete(node, monkeypatch):
     done = node.restore()
     assert not done.complete
     assert "resctrl" in done.problems[0]
+
+
+def test_it_is_a_command_of_the_agent(tmp_path, capsys):
+    assert main(["restore", "--state-dir", str(tmp_path / "none")]) == command.EXIT_REFUSED
+    assert "does not exist" in capsys.readouterr().err

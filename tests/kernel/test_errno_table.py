@@ -487,7 +487,7 @@ def test_v2_controllers_that_are_not_there(cgroups):
 
 @needs("cpu", Version.V1)
 @needs_unified
-def test_v2_a_controller_that_v1_has_is_not_available(cgroups):
+def test_v1_has_a_controller_so_v2_does_not_offer_it(cgroups):
     refused(errno.ENOENT, cgroups.top(HIERARCHY.unified) / "cgroup.subtree_control", "+cpu", Gone)
 
 
