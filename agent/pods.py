@@ -116,14 +116,19 @@ def _amount(amounts: Mapping[str, Quantity], names: ResourceNames) -> Amount:
 
 
 def _count(source: Quantity | None) -> int | None:
-    """An amount in whole units; None for one that is not stated, cannot be read, or is not above 0 (0 is no limit)."""
+    """An amount in whole units; None for one that is not stated, cannot be read, or is not above 0 (0 is no limit).
+
+    A part of a unit cannot be meant: batch-cpu counts millicores, so `200m` is a slip for 200, and the 1 that the API
+    makes of it would hold the pod to nothing (volcano#4625).
+    """
     if source is None:
         return None
     try:
-        count = quantity.parse(source).value()
+        amount = quantity.parse(source)
     except QuantityError:
         return None
-    return count if count > 0 else None
+    count = amount.value()
+    return count if count > 0 and amount.is_whole else None
 
 
 def _whole_limit(pod: Pod, limits: Mapping[str, int], name: str) -> int | None:

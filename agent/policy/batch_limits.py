@@ -37,8 +37,11 @@ MIN_QUOTA_MILLIS: Final = 10
 MAX_QUOTA_MILLIS: Final = 100_000_000
 """More CPUs than this no node has: as good as no limit, and the kernel's own bound is not far."""
 
-MAX_MEMORY_BYTES: Final = 1 << 62
-"""From here on a limit is none: v1 shows "unlimited" as nearly 2^63."""
+MIN_MEMORY_BYTES: Final = 1 << 20
+"""Nothing lives below it, and the executor takes no less: one pod's slip must not cost the node its whole plan."""
+
+MAX_MEMORY_BYTES: Final = 1 << 60
+"""From here on a limit is none: no node has that, and v1 shows "unlimited" as nearly 2^63."""
 
 MIN_SHARES: Final = 2
 MAX_SHARES: Final = 262_144
@@ -136,7 +139,7 @@ def _quota(group: str, millis: int, why: str) -> Request:
 
 
 def _memory(group: str, limit: int, why: str) -> Request:
-    value = -(-limit // mmap.PAGESIZE) * mmap.PAGESIZE
+    value = max(MIN_MEMORY_BYTES, -(-limit // mmap.PAGESIZE) * mmap.PAGESIZE)
     return Request(
         policy=BatchLimits.name, group=group, knob=Knob.MEMORY_MAX, value=value, reason=f"{why}: {value} bytes"
     )

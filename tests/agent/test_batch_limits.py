@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.capabilities import Capabilities, Knob
+from agent.host.knobs import ADAPTERS
 from agent.policy.base import Context
 from agent.policy.batch_limits import MAX_QUOTA_MILLIS, BatchLimits, BatchLimitsSettings, weight_of
 from agent.snapshot import ContainerIdentity, ContainerSnapshot, NodeSnapshot, PodIdentity, PodSnapshot
@@ -97,6 +98,12 @@ def test_a_tiny_limit_is_the_least_that_the_kernel_takes():
 @pytest.mark.parametrize("limit", [amount(MAX_QUOTA_MILLIS + 1, 1 << 62), amount((1 << 63) - 1, (1 << 63) - 1)])
 def test_a_limit_beyond_every_node_is_none(limit):
     assert wanted(be(container("main", 7, limit=limit), leaves=[7], whole=limit)) == {}
+
+
+@pytest.mark.parametrize(("asked", "held"), [(1, MIB), (4096, MIB), (MIB, MIB), (1 << 60, None), ((1 << 63) - 1, None)])
+def test_a_memory_limit_that_nothing_could_live_in_or_no_node_has_spoils_nobody_elses_plan(asked, held):
+    pod = be(container("main", 7, limit=amount(memory=asked)), leaves=[7], whole=amount(memory=asked))
+    assert wanted(pod) == ({} if held is None else {("pod", Knob.MEMORY_MAX): held, (7, Knob.MEMORY_MAX): held})
 
 
 def test_memory_is_rounded_up_to_a_page():
@@ -231,6 +238,7 @@ def test_whatever_a_pod_asks_for_only_its_own_cgroups_get_values_that_no_limit_o
     limits = [one.batch_limit for one in containers]
     for (group, knob), value in found.items():
         assert group == "pod" or group in leaves
+        assert ADAPTERS[knob].problem(value) is None, "one such wish would refuse the plan of the whole node"
         if knob is Knob.WEIGHT:
             assert (2 if version is V1 else 1) <= value <= (262_144 if version is V1 else 10_000)
         elif group == "pod":
@@ -238,5 +246,6 @@ def test_whatever_a_pod_asks_for_only_its_own_cgroups_get_values_that_no_limit_o
         else:
             asked = [one.cpu_millis if knob is Knob.QUOTA else one.memory_bytes for one in limits]
             known = [one for one in asked if one is not None]
-            grain = 10 if knob is Knob.QUOTA else mmap.PAGESIZE
-            assert any(one <= value < one + grain for one in known)
+            least, grain = (10, 1) if knob is Knob.QUOTA else (MIB, mmap.PAGESIZE)
+            assert value == least or any(one <= value < one + grain for one in known)
+            assert any(one <= value for one in known)

@@ -120,6 +120,17 @@ def test_a_quantity_that_cannot_be_read_is_unknown_and_limits_nothing(bad):
     assert [one.batch_limit for one in found.containers] == [amount(None, 1 << 20), amount(100, 1 << 20)]
 
 
+@pytest.mark.parametrize("bad", ["200m", "0.2", "1.5"])
+def test_volcano_4625_part_of_a_millicore_is_a_slip_and_limits_nothing(bad):
+    """It became a quota of 1000 us: the API rounds 200m up to 1."""
+    found = be(container("a", batch(bad), batch(bad, "1Mi")))
+    assert found.batch_limit == amount(None, 1 << 20)
+    assert [(one.batch_request, one.batch_limit) for one in found.containers] == [
+        (amount(None, 1 << 20), amount(None, 1 << 20))
+    ]
+    assert be(container("a", limits=batch("200", "1.5Mi"))).batch_limit == amount(200, 3 << 19)
+
+
 @pytest.mark.parametrize("bad", ["-5", "-1Gi"])
 def test_a_negative_amount_is_no_limit_and_no_use(bad):
     found = be(container(requests=batch(bad, bad) | {"cpu": bad}, limits=batch(bad, bad) | {"memory": bad}))
