@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,13 +55,24 @@ class _Mark:
 
 
 class Beat:
-    """Keeps the window. `cpus` is the number of CPUs of the node. One thread uses it."""
+    """Keeps the window. `cpus` is the number of CPUs of the node, `burnt` CPU seconds that are nobody's need (ballast).
 
-    def __init__(self, signals: Signals, capabilities: Capabilities, window_seconds: float, cpus: int) -> None:
+    One thread uses it.
+    """
+
+    def __init__(
+        self,
+        signals: Signals,
+        capabilities: Capabilities,
+        window_seconds: float,
+        cpus: int,
+        burnt: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._signals = signals
         self._capabilities = capabilities
         self._window = window_seconds
         self._cpus = cpus
+        self._burnt = burnt
         self._marks: deque[_Mark] = deque()
         self._ls: tuple[PodGroup, ...] = ()
         self._ls_load: float | None = None
@@ -83,6 +94,7 @@ class Beat:
     def take(self) -> Reading:
         """Read once and judge the window."""
         at, busy, memory = self._signals.node_beat()
+        busy = None if busy is None else busy - self._burnt()
         delays = self._delays()
         mark = _Mark(at, busy, delays, self._waited(delays), self._psi())
         while len(self._marks) > 1 and at - self._marks[1].at >= self._window:

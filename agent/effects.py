@@ -7,9 +7,9 @@ What is not there on this node is None and simply has no say.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from agent.counters import NodeCounters
 from agent.drill import Drill, Kind, Seen, raised
@@ -22,10 +22,14 @@ from agent.pressure import Pressure
 from agent.reclaim import ReclaimView
 from agent.resctrl import RdtReading, Schemata
 from agent.snapshot import NodeSnapshot, PodIdentity, PodSnapshot
-from agent.threads import Mask, ThreadSweep
+from agent.threads import Mask
 from agent.topology import Topology
+from slacktide.observe import get_logger
 from slacktide.status import Usage
 from slacktide.tier import Tier
+
+_LOG: Final = get_logger("agent.effects")
+_NO_CPUS: Final[Mask] = frozenset()
 
 
 class Rdt(Protocol):
@@ -66,6 +70,13 @@ class Ballast(Protocol):
 
     def used(self) -> Mapping[int, float]:
         """CPU seconds burnt since start, by CPU."""
+
+
+class Cookies(Protocol):
+    """Core scheduling: one cookie a tier."""
+
+    def want(self, on: bool, threads: Callable[[], Mapping[Tier, Iterable[int]]]) -> list[str]:
+        """Give each tier its cookie, or take ours away; sentences about what went wrong."""
 
 
 class Load(Protocol):
@@ -110,6 +121,9 @@ class Parts:
     ballast: Ballast | None = None
     drills: DrillBoard | None = None
     load: Load | None = None
+    cookies: Cookies | None = None
+    tids: Callable[[Sequence[PodGroup]], Iterable[int]] = lambda _groups: ()
+    """Ids of all threads in these pods."""
     collectors: Readings | None = None
 
 
@@ -157,13 +171,6 @@ class Effects:
             return node
         return replace(node, busy_seconds=node.busy_seconds - math.fsum(self._parts.ballast.used().values()))
 
-    def threads_without_ballast(self, sweep: ThreadSweep) -> ThreadSweep:
-        """Times of the CPUs without what ballast burns on each."""
-        if self._parts.ballast is None or not sweep.busy_seconds:
-            return sweep
-        used = self._parts.ballast.used()
-        return replace(sweep, busy_seconds={cpu: busy - used.get(cpu, 0.0) for cpu, busy in sweep.busy_seconds.items()})
-
     def for_sample(self, snapshot: NodeSnapshot) -> NodeSnapshot:
         """The snapshot as the predictor shall see it: what a drill burns is no need of this node's.
 
@@ -202,9 +209,24 @@ class Effects:
             parts.rdt.want(plan.schemata, be)
         if parts.reclaimer is not None:
             parts.reclaimer.want(plan.reclaims, be)
-        if parts.ballast is not None and plan.ballast is not None:
-            parts.ballast.want(plan.ballast)
+        if parts.ballast is not None:
+            parts.ballast.want(plan.ballast or _NO_CPUS)
+        if parts.cookies is not None:
+            self._share_cores(parts.cookies, plan, snapshot, groups)
         self.evict(plan.victims, snapshot, identities)
+
+    def _share_cores(
+        self, cookies: Cookies, plan: Plan, snapshot: NodeSnapshot, groups: Mapping[str, PodGroup]
+    ) -> None:
+        def threads() -> Mapping[Tier, Iterable[int]]:
+            listed = {
+                tier: [groups[pod.group] for pod in snapshot.pods_of(tier) if pod.group in groups]
+                for tier in (Tier.LS, Tier.BE)
+            }
+            return {tier: self._parts.tids(pods) for tier, pods in listed.items()}
+
+        for problem in cookies.want(plan.cookies, threads):
+            _LOG.warning("core scheduling", problem=problem)
 
     def evict(self, victims: tuple[Victim, ...], snapshot: NodeSnapshot, identities: Mapping[str, PodIdentity]) -> None:
         """Leave the evictor these victims, decided on this snapshot; those of a dry run stay here.

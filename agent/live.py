@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -18,6 +19,8 @@ from slacktide import __version__
 from slacktide.status import AgentStatus, DrillReport, GpuReport, PodReport, RungReport, VictimReport
 from slacktide.tier import Tier
 
+NOTHING_MISSING: Mapping[str, str] = MappingProxyType({})
+
 
 def status_of(
     node: str,
@@ -27,8 +30,9 @@ def status_of(
     *,
     observe_only: bool = False,
     drill: Drill | None = None,
+    missing: Mapping[str, str] = NOTHING_MISSING,
 ) -> AgentStatus:
-    """What the agent knows and does right now."""
+    """What the agent knows and does right now. `missing` is what cannot be read or had now, beside the capabilities."""
     snapshot = turn.snapshot
     nothing_written = observe_only or capabilities.observe_only
     return AgentStatus(
@@ -45,7 +49,7 @@ def status_of(
         ls_pressure=snapshot.pressure.value if snapshot.pressure else None,
         be_quota_millis=turn.plan.be_limit_millis,
         reasons=dict(turn.plan.reasons) if not turn.held else {"held": turn.held},
-        skipped=dict(capabilities.skipped),
+        skipped={**capabilities.skipped, **missing},
         counters=dict(counters),
         rungs=[_rung(status, snapshot.at) for status in turn.plan.rungs.values()],
         closed=turn.plan.closed,

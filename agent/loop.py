@@ -66,10 +66,10 @@ class Host(Protocol):
 class Threads(Protocol):
     """Where threads of BE pods are read from."""
 
-    def sweep(self, pods: Sequence[PodGroup], max_threads: int) -> ThreadSweep:
+    def sweep(self, pods: Sequence[PodGroup], max_threads: int, max_new: int) -> ThreadSweep:
         """All threads of these pods."""
 
-    def fresh(self, max_threads: int) -> ThreadSweep | None:
+    def fresh(self, max_threads: int, max_new: int) -> ThreadSweep | None:
         """Those that came since; None when there are none."""
 
     def include(self, pods: Sequence[PodGroup]) -> None:
@@ -140,6 +140,7 @@ class Loop:
         self._window = Window(settings().report.window_seconds)
         self._states: dict[str, Any] = {policy.name: policy.start(context) for policy in policies}
         self._desired: dict[str, Desired] = {}
+        self._broken: dict[str, str] = {}
         self._sweep: Sweep | None = None
         self._snapshot: NodeSnapshot | None = None
         self._reading: Reading | None = None
@@ -189,11 +190,20 @@ class Loop:
                 if self._guarded(self.turn):
                     self.last_sign = self._clock()
             elif now >= next_beat:
-                next_beat = self._advance(next_beat, settings.beat_seconds, now, "late_beats")
+                next_beat = self._advance(next_beat, self._beat_period(settings), now, "late_beats")
                 self._guarded(self.beat)
             if self._clock() >= self._rest_until:
                 self._guarded(self.arrive)
             self._sleep(min(next_beat, next_turn))
+
+    def _beat_period(self, settings: AgentSettings) -> float:
+        """Short while a surge of LS could be short of CPU at once: BE runs beside it, and the CPUs are busy."""
+        reading, snapshot = self._reading, self._snapshot
+        if reading is None or snapshot is None or reading.node_busy_ratio is None:
+            return settings.beat_seconds
+        busy = 100 * reading.node_busy_ratio >= settings.shortage.busy_percent
+        shared = busy and snapshot.pods_of(Tier.BE) and snapshot.pods_of(Tier.LS)
+        return min(settings.beat_seconds, settings.busy_beat_seconds) if shared else settings.beat_seconds
 
     def _sleep(self, until: float) -> None:
         """Until then, or until something comes that may be looked at; between two arrival steps there is a rest."""
@@ -227,7 +237,7 @@ class Loop:
         if self._snapshot is None or self._held:
             return
         before = self._limit()
-        fresh = self._threads.fresh(self._settings().spread.max_threads) if self._threads else None
+        fresh = self._threads.fresh(*self._thread_bounds) if self._threads else None
         urgent = self._with_reading(self._snapshot, urgent=True, at=self._reading.at, threads=fresh)
         self._decide(urgent, lambda policy: policy.urgent)
         if fresh is not None:
@@ -349,7 +359,7 @@ class Loop:
         assert self._snapshot is not None
         be = {pod.group for pod in self._snapshot.pods_of(Tier.BE)}
         self._threads.include([pod for pod in pods if pod.group in be])
-        return self._threads.fresh(self._settings().spread.max_threads)
+        return self._threads.fresh(*self._thread_bounds)
 
     def _picture(self, before: Sweep | None, sweep: Sweep, identities: Mapping[str, PodIdentity]) -> NodeSnapshot:
         return build(
@@ -382,10 +392,15 @@ class Loop:
         """The snapshot with the threads of its BE pods."""
         if self._threads is None or not self._pods.synced:
             return snapshot
-        threads = self._threads.sweep(self._groups_of(snapshot, Tier.BE), self._settings().spread.max_threads)
-        threads = self._effects.threads_without_ballast(threads)
+        threads = self._threads.sweep(self._groups_of(snapshot, Tier.BE), *self._thread_bounds)
         refused, self._refused = self._refused, frozenset()
         return replace(snapshot, threads=replace(threads, refused=refused))
+
+    @property
+    def _thread_bounds(self) -> tuple[int, int]:
+        """How many threads are followed, and how many new ones one look takes."""
+        spread = self._settings().spread
+        return spread.max_threads, spread.new_threads
 
     def _groups_of(self, snapshot: NodeSnapshot, tier: Tier) -> list[PodGroup]:
         tiers = {pod.group: pod.tier for pod in snapshot.pods}
@@ -405,10 +420,25 @@ class Loop:
             if not asked(policy):
                 continue
             own = getattr(settings, policy.name)
-            desired, state = policy.decide(snapshot, self._states[policy.name], own, self._context)
+            try:
+                desired, state = policy.decide(snapshot, self._states[policy.name], own, self._context)
+            except Exception as error:  # noqa: BLE001 - the other rungs must still protect LS; told and counted
+                self._hold(policy.name, error)
+                continue
             self._desired[policy.name], self._states[policy.name] = desired, state
+            self._broken.pop(policy.name, None)
             for name, times in desired.counted.items():
                 self.counters[name] += times
+
+    def _hold(self, name: str, error: Exception) -> None:
+        """A policy that fails keeps the limits that it wanted last, and asks nobody to go."""
+        self.counters["errors"] += 1
+        if self._broken.get(name) != repr(error):
+            self._broken[name] = repr(error)
+            _LOG.exception("a policy failed; what it wanted last is held, the others go on", policy=name)
+        last = self._desired.get(name, Desired())
+        reason = f"held, since it failed: {error!r}"
+        self._desired[name] = replace(last, reason=reason, victims=(), reclaims=(), masks=None, counted={})
 
     def _plan(self) -> Plan:
         return arbitrate(

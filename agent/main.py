@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -100,7 +101,8 @@ class Agent:
         self.capabilities = probe(hierarchy, lister, settings.proc_root, try_writes=not settings.observe_only)
         self._journal = Journal(settings.state_dir, boot_id)
         affinity = Affinity(settings.proc_root)
-        self._executor = Executor(lister, self._journal, self.capabilities, affinity=affinity, relaxed=self._lifted)
+        may = replace(self.capabilities, writable=frozenset()) if settings.observe_only else self.capabilities
+        self._executor = Executor(lister, self._journal, may, affinity=affinity, relaxed=self._lifted)
         self._spreads = Spread.name in settings.policies
         self._context = self._adopt(lister)
         cluster_metrics = ClusterMetrics(daemon.registry)
@@ -163,7 +165,10 @@ class Agent:
         entries = len(self._journal.entries())
         if entries:
             _LOG.info("adopted what an earlier agent left", knobs=entries, be_limit_millis=adopted)
-        if not self._spreads and self._journal.masks() and not self.capabilities.observe_only:
+        if self._daemon.settings.observe_only:
+            if entries:
+                _LOG.warning("observe only: what an earlier agent left stays; `agent restore` gives it back")
+        elif not self._spreads and self._journal.masks() and not self.capabilities.observe_only:
             outcome = self._executor.restore_masks()
             _LOG.info("masks of threads restored", writes=outcome.writes, problems=list(outcome.problems))
         return Context(
@@ -184,7 +189,7 @@ class Agent:
         return Loop(
             lambda: self._daemon.settings,
             reader,
-            Beat(signals, self.capabilities, settings.pressure_window_seconds, cpus),
+            Beat(signals, self.capabilities, settings.pressure_window_seconds, cpus, self._parts.burnt_seconds),
             PodBook(self._informer, settings.resources),
             self._policies,
             self._context,
@@ -194,17 +199,24 @@ class Agent:
             on_arrival=self._metrics.arrival,
             watch=self._watch,
             effects=self._parts.effects,
-            threads=ThreadReader(lister, hierarchy, settings.proc_root, time.monotonic, budget=budget)
-            if self._spreads
-            else None,
+            threads=self._thread_reader(lister, hierarchy, budget),
         )
+
+    def _thread_reader(self, lister: CgroupLister, hierarchy: Hierarchy, budget: FdBudget) -> ThreadReader | None:
+        """Where threads of BE are read from; none where no policy places any."""
+        if not self._spreads:
+            return None
+        root = self._daemon.settings.proc_root
+        return ThreadReader(lister, hierarchy, root, time.monotonic, ballast=self._parts.burnt, budget=budget)
 
     def start(self) -> None:
         """Start all threads; never waits for API or predictor."""
         _LOG.info("host", cgroups=self.capabilities.mode, can_write=sorted(self.capabilities.writable))
         for what, reason in sorted(self.capabilities.skipped.items()):
             _LOG.info("not on this node", what=what, reason=reason)
-        if self.capabilities.observe_only:
+        if self._daemon.settings.observe_only:
+            _LOG.warning("observe only, as asked: what would be done is said, and nothing written")
+        elif self.capabilities.observe_only:
             _LOG.warning("observe only: nothing can be written on this node")
         if self._spool.problem:
             _LOG.warning("spool set aside", problem=self._spool.problem)
@@ -225,15 +237,16 @@ class Agent:
     def stop(self) -> None:
         """End the loop, restore, end the rest. A loop that hangs is not waited for, and nothing is restored over it."""
         ended = self._loop.stop(_LOOP_STOP_SECONDS)
+        restores = self._daemon.settings.restore_on_stop and not self._daemon.settings.observe_only
         if ended:
-            if self._daemon.settings.restore_on_stop:
+            if restores:
                 outcome = self._executor.restore()
                 _LOG.info("restored", writes=outcome.writes, problems=list(outcome.problems))
         else:
             _LOG.error("the control loop does not end: the watchdog is left to lift its limits")
         if self._guard is not None:
             self._guard.stop(lift=not ended)
-        self._parts.stop(restore=self._daemon.settings.restore_on_stop)
+        self._parts.stop(restore=restores)
         self._reporter.stop()
         self._informer.stop()
         self._client.close()
@@ -252,8 +265,14 @@ class Agent:
         counters = self._counters()
         observes = self._daemon.settings.observe_only
         drill = self._parts.drills.current()
-        status = status_of(self._node, turn, self.capabilities, counters, observe_only=observes, drill=drill)
-        self._live.set(status)
+        missing = dict(self._parts.why_not())
+        if self._watch.why_not:
+            missing["inotify"] = self._watch.why_not
+        known = (self._node, turn, self.capabilities, counters)
+        self._live.set(status_of(*known, observe_only=observes, drill=drill, missing=missing))
+        ballast = self._parts.ballast()
+        if ballast is not None:
+            self._metrics.ballast(ballast)
         self._metrics.turn(turn, counters, self._spool.size_bytes, connected=self._reporter.connected)
 
     def _counters(self) -> dict[str, int]:

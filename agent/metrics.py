@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent.act import eviction_log
 from agent.act import resctrl as rdt
+from agent.act.ballast import BallastView
 from agent.capabilities import Capabilities
 from agent.loop import Turn
 from slacktide.tier import Tier
@@ -48,6 +49,9 @@ COUNTED: Final = {
     "source_reads": "Reads of slow collectors that ended well.",
     "source_failures": "Reads of slow collectors that failed.",
     "source_hangs": "Reads of slow collectors that did not end in time.",
+    "core_shared": "Threads that got the core scheduling cookie of their tier.",
+    "core_foreign": "Threads with a cookie of somebody else, which were left alone.",
+    "core_failed": "Threads whose cookie the kernel refused.",
     "audit_lost": "Lines of the audit file that the disk refused.",
     "drills": "Drills that were started.",
     "drills_aborted": "Drills that were ended early, by people or by the dead-man timer.",
@@ -78,6 +82,14 @@ class AgentMetrics:
             "slacktide_agent_closed", "1 while nothing more may be sold on the node.", registry=registry
         )
         self._frozen = Gauge("slacktide_agent_frozen_pods", "Pods that the agent froze.", registry=registry)
+        self._ballast = {
+            name: Gauge(f"slacktide_agent_ballast_{name}", text, registry=registry)
+            for name, text in (
+                ("cpus", "CPUs that carry a ballast thread now."),
+                ("burnt_seconds", "CPU time that ballast has used since start; NaN is unknown."),
+                ("resident_bytes", "Memory of the ballast processes; NaN is unknown."),
+            )
+        }
         self._tier_cpu = Gauge("slacktide_agent_tier_cpu_millis", "CPU use by tier.", ["tier"], registry=registry)
         self._tier_memory = Gauge(
             "slacktide_agent_tier_memory_bytes", "Working set by tier.", ["tier"], registry=registry
@@ -112,6 +124,12 @@ class AgentMetrics:
     def arrival(self, seconds: float) -> None:
         """After each newcomer that got its limits."""
         self._arrival_seconds.observe(seconds)
+
+    def ballast(self, view: BallastView) -> None:
+        """After each turn, where ballast was asked for."""
+        self._ballast["cpus"].set(len(view.running))
+        self._ballast["burnt_seconds"].set(_UNKNOWN if view.cpu_seconds is None else view.cpu_seconds)
+        self._ballast["resident_bytes"].set(_or_nan(view.resident_bytes))
 
     def turn(self, turn: Turn, counters: Mapping[str, int], spool_bytes: int, *, connected: bool) -> None:
         """After each turn; `counters` are totals since start."""

@@ -86,6 +86,15 @@ class AgentSettings(DaemonSettings, frozen=True):
     beat_seconds: Annotated[
         float, Meta(ge=0.01, le=10, description="period of the short look that may cut BE at once")
     ] = 0.05
+    busy_beat_seconds: Annotated[
+        float,
+        Meta(
+            ge=0.01,
+            le=10,
+            description="period of the short look while BE and LS share busy CPUs, where it is the shorter one",
+            extra={"reloadable": True},
+        ),
+    ] = 0.02
     pressure_window_seconds: Annotated[
         float, Meta(ge=0.02, le=10, description="LS pressure is judged over this long")
     ] = 0.25

@@ -15,7 +15,6 @@ from agent.policy.rung import RungStatus
 from agent.pressure import Pressure
 from agent.resctrl import Schemata
 from agent.snapshot import NodeSnapshot, PodIdentity, PodSnapshot
-from agent.threads import ThreadSweep
 from agent.topology import flat
 from slacktide.status import Usage
 from slacktide.tier import Tier
@@ -130,10 +129,10 @@ def test_each_part_is_left_its_wish_and_be_pods_alone():
     assert evictor.wishes == [((victim(),), IDENTITIES, None)]
 
 
-def test_a_policy_without_a_say_leaves_ballast_as_it_is():
+def test_ballast_runs_only_while_it_is_asked_for():
     ballast = Ballast()
     Effects(Parts(ballast=ballast)).carry_out(Plan(), snapshot(), GROUPS, IDENTITIES)
-    assert ballast.wishes == []
+    assert ballast.wishes == [(frozenset(),)]
 
 
 def test_a_node_that_has_nothing_is_fine():
@@ -156,8 +155,20 @@ def test_what_ballast_burns_is_nobodys_use():
         memory_available_bytes=None,
     )
     assert effects.without_ballast(node).busy_seconds == 8.0
-    sweep = ThreadSweep(at=1.0, busy_seconds={0: 5.0, 1: 5.0, 2: 5.0})
-    assert effects.threads_without_ballast(sweep).busy_seconds == {0: 3.5, 1: 4.5, 2: 5.0}
+
+
+def test_each_tier_gets_its_cookie_from_threads_that_are_only_read_when_asked_for():
+    asked = []
+
+    class Cookies:
+        def want(self, on, threads):
+            asked.append((on, {tier: list(tids) for tier, tids in threads().items()} if on else None))
+            return []
+
+    effects = Effects(Parts(cookies=Cookies(), tids=lambda pods: [len(pods)]))
+    effects.carry_out(Plan(), snapshot(), GROUPS, IDENTITIES)
+    effects.carry_out(Plan(cookies=True), snapshot(), GROUPS, IDENTITIES)
+    assert asked == [(False, None), (True, {Tier.LS: [1], Tier.BE: [1]})]
 
 
 def test_cycles_per_instruction_go_to_their_pods():
