@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.slacktide-installed
 
-.PHONY: help setup demo test lint check pytest tools guest-tools test-kernel-v2 proto proto-baseline lock bench clean
+.PHONY: help setup demo test lint check pytest fuzz tools guest-tools test-kernel-v2 proto proto-baseline lock bench clean
 
 help:
 	@echo "make demo    set up, then show Slacktide at work on this machine (two minutes)"
 	@echo "make test    set up, then lint and run all tests"
+	@echo "make fuzz    a million hostile inputs for the parsers of kernel files"
 	@echo "make setup   make $(VENV) only"
 	@echo "make lint    ruff, mypy, import rules, protocol lint"
 	@echo "make test-kernel-v2  the kernel tests alone, on a real cgroup v2 in an emulated guest"
@@ -35,6 +36,10 @@ check: test
 
 pytest: setup
 	$(BIN)/python -m pytest -q
+
+# A million hostile inputs for the parsers of kernel files; for nightly runs.
+fuzz: setup
+	SLACKTIDE_FUZZ_EXAMPLES=1000000 $(BIN)/python -m pytest -q --timeout 0 tests/fuzz
 
 # What some tests need beside Python; without it they are skipped, with the reason.
 tools:

@@ -52,4 +52,9 @@ def read_cpuset(files: GroupFiles, version: Version) -> str | None:
 def cpu_list(data: bytes) -> str | None:
     """A CPU list in canonical form; None for an empty one and for anything that is no CPU list."""
     text = data.strip()
-    return format_cpus(parse_cpus(text.decode("ascii"))) or None if _LIST.fullmatch(text) else None
+    if not _LIST.fullmatch(text):
+        return None
+    try:
+        return format_cpus(parse_cpus(text.decode("ascii"))) or None
+    except ValueError:
+        return None

@@ -7,12 +7,13 @@ where that has no counts. The two files of the beat are held open; reading them 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
@@ -26,6 +27,9 @@ _CPU: Final = re.compile(rb"cpu" + rb"[ \t]+([0-9]{1,20})" * 7 + rb"\s")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _DIGITS: Final = 20
 _BEAT_BYTES: Final = 16_384
+_JUNK: Final = (ValueError, KeyError, IndexError, OverflowError, ZeroDivisionError, RuntimeWarning)
+"""What psutil raises for content that it does not know; the last where warnings are errors."""
+
 _lock: Final = threading.Lock()
 
 
@@ -49,10 +53,13 @@ class Proc:
         self._held: dict[str, int] = {}
 
     def counters(self) -> NodeCounters:
-        """CPU seconds since boot over all CPUs, and memory. Guest time is part of user time and not added again."""
+        """CPU seconds since boot over all CPUs, and memory. Guest time is part of user time and not added again.
+
+        Raises KernelError: Refused for content that no kernel prints.
+        """
         with _rooted(self.root):
             at = self._clock()
-            per_cpu = psutil.cpu_times(percpu=True)
+            per_cpu = self._cpu_times()
             total, available = self._memory()
         swap_total, swap_free = self._swap()
         busy = sum(cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq for cpu in per_cpu)
@@ -69,18 +76,28 @@ class Proc:
             tasks_max=read_tasks_max(self.root),
         )
 
+    def _cpu_times(self) -> list[Any]:
+        """Times of each CPU, as psutil has them."""
+        try:
+            per_cpu = psutil.cpu_times(percpu=True)
+        except _JUNK as error:
+            raise Refused(os.path.join(self.root, "stat"), None, f"makes no sense: {error!r}") from error
+        if not per_cpu or not all(math.isfinite(time) and time >= 0 for cpu in per_cpu for time in cpu):
+            raise Refused(os.path.join(self.root, "stat"), None, "names no CPU, or times that are none")
+        return per_cpu
+
     def _memory(self) -> tuple[int, int | None]:
         """(total, available) bytes. psutil stumbles over a line without a space (its issue 2809): read plainly then."""
         try:
             memory = psutil.virtual_memory()
-        except ValueError:
+        except _JUNK:
             lines = self._meminfo()
-            if "MemTotal" not in lines:
-                raise Refused(
-                    os.path.join(self.root, "meminfo"), None, "does not say how much memory there is"
-                ) from None
-            return lines["MemTotal"], lines.get("MemAvailable") or None
-        return memory.total, memory.available if memory.total > 0 else None
+            total, available = lines.get("MemTotal", 0), lines.get("MemAvailable") or None
+        else:
+            total, available = memory.total, memory.available
+        if total <= 0:
+            raise Refused(os.path.join(self.root, "meminfo"), None, "does not say how much memory there is")
+        return total, available if available is None or 0 <= available <= total else None
 
     def _swap(self) -> tuple[int | None, int | None]:
         """(total, free) bytes of swap; None where meminfo does not say."""

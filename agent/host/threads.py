@@ -24,6 +24,7 @@ from agent.host.cgroup import CgroupLister, PodGroup, tids_in
 from agent.host.fds import FdBudget
 from agent.host.lists import ThreadLists
 from agent.host.masks import CpusetMasks
+from agent.host.parse import is_count
 from agent.host.schedstat import SchedStats
 from agent.threads import GroupKey, Mask, ThreadKey, ThreadReading, ThreadSweep
 from slacktide.errors import KernelError, Refused
@@ -262,9 +263,10 @@ class ThreadReader:
             return busy
         ballast = self._ballast()
         for line in lines[1:]:
-            name, *_ = fields = line.split()
-            if not name.startswith("cpu"):
+            name, *fields = line.split()[:8] or [""]
+            number = name.removeprefix("cpu")
+            if number == name or not is_count(number) or len(fields) < 7 or not all(map(is_count, fields)):
                 break
-            values = [int(field) for column, field in enumerate(fields[1:8], 1) if column not in _IDLE_COLUMNS]
-            busy[int(name[3:])] = sum(values) / self._tick - ballast.get(int(name[3:]), 0.0)
+            values = [int(field) for column, field in enumerate(fields, 1) if column not in _IDLE_COLUMNS]
+            busy[int(number)] = sum(values) / self._tick - ballast.get(int(number), 0.0)
         return busy
