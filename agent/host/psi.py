@@ -16,7 +16,7 @@ from typing import Final
 
 from agent.counters import PodPsi, PsiTotals
 from agent.host.fds import GroupFiles
-from slacktide.errors import Gone, KernelError, NotPermitted, Refused, Unsupported
+from slacktide.errors import Gone, KernelError, Unsupported
 from slacktide.kernel.files import read_text
 from slacktide.observe import get_logger
 
@@ -39,10 +39,10 @@ def parse(text: str | bytes) -> PsiTotals | None:
 
 
 def read(path: str, dir_fd: int | None = None) -> PsiTotals | None:
-    """Totals of `path`, None where PSI is missing in any way. Raises nothing for a kernel that has none."""
+    """Totals of `path`, None where PSI is missing in any way, or cannot be read at this moment. Raises nothing."""
     try:
         return parse(read_text(path, dir_fd))
-    except (Gone, Unsupported, NotPermitted, Refused):
+    except KernelError:
         return None
 
 
@@ -70,7 +70,7 @@ def why_missing(path: str, dir_fd: int | None = None) -> str | None:
         return "this kernel has no PSI here (not built in, not switched on, or cgroup v1)"
     except Unsupported:
         return "PSI is disabled (boot with psi=1 to have it)"
-    except (NotPermitted, Refused) as error:
+    except KernelError as error:
         return f"cannot be read: {error.detail}"
     return None if parse(text) is not None else "the kernel prints PSI in a format without totals"
 

@@ -6,6 +6,7 @@ import pytest
 
 from agent.beat import Beat
 from agent.capabilities import Capabilities, Knob
+from agent.eviction import Victim, Way
 from agent.loop import Loop
 from agent.pods import PodBook
 from agent.policy.base import Context, Desired
@@ -265,3 +266,35 @@ def test_missed_periods_are_skipped_and_counted_once():
     assert loop.counters["late_turns"] == 0
     assert loop._advance(10.0, 1.0, 17.5, "late_turns") == 18.5
     assert loop.counters["late_turns"] == 1
+
+
+class Breaking(Ceiling):
+    """A policy that limits in its first decision, and then has a bug."""
+
+    name = "weight"
+    decisions = 0
+
+    def decide(self, snapshot, state, settings, context):
+        self.decisions += 1
+        if self.decisions > 1:
+            raise KeyError("a bug")
+        victim = Victim(namespace="d", name="be", uid="be", group="kubepods/be", way=Way.EVICT, reason="r")
+        return Desired(reason="a ceiling", be_limit_millis=300, victims=(victim,)), state
+
+
+def test_crane_614_a_policy_that_fails_keeps_its_limit_and_stops_no_other(caplog):
+    rig = Rig(policies=(Breaking(), *build(["suppress", "contention"])))
+    rig.run(1)
+    rig.loop.turn()
+    assert rig.limit == 300
+    assert len(rig.executor.plans[-1].victims) == 1
+    rig.host.move(1.0)
+    rig.run(3)
+    assert rig.limit == 300, "what it wanted is held"
+    assert rig.executor.plans[-1].victims == (), "but nobody is sent away for a reason of long ago"
+    assert "it failed: KeyError('a bug')" in rig.executor.plans[-1].reasons["weight"]
+    assert rig.loop.counters["errors"] > 3
+    assert sum("a policy failed" in str(record.msg) for record in caplog.records) == 1, "told once"
+    rig.host.delay_rate = 12.0
+    rig.run(1)
+    assert rig.limit < 300, "contention still cuts"
