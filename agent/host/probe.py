@@ -3,15 +3,17 @@
 A throw-away cgroup is made below the agent's root (or the mount) under each controller, each knob is written there with
 the value that it holds, and the cgroup removed. Where none may be made (read-only or masked mount, policy), the knobs
 of a living pod are rewritten with what they hold. What does not work is named with its reason; with nothing writable
-the agent only observes.
+the agent only observes. An agent that shall only observe writes nothing: it looks at a cgroup that is there, whether it
+could, so that it can say what it would do.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -27,7 +29,6 @@ PROBE_PREFIX: Final = "slacktide-probe-"
 
 Write = Callable[[str, str | int, int | None], None]
 
-_ASKED: Final = "observe only was asked for"
 _SAFE_HIGH: Final = (5, 9)
 """Below this kernel memory.high can pin a process for good (KEP-2570)."""
 
@@ -42,9 +43,9 @@ def probe(
         skipped["cpu"] = "no cpu controller is mounted: nothing can be limited"
         trial = _Trial()
     elif try_writes:
-        trial = _try_all(hierarchy, lister, proc_root, write, skipped)
+        trial = _try_all(hierarchy, proc_root, write, lambda mount: _ground(mount, lister, skipped))
     else:
-        trial = _Trial(reasons=dict.fromkeys(Knob, _ASKED))
+        trial = _try_all(hierarchy, proc_root, _look, lambda mount: _some_group(mount, lister))
     if kernel is not None and kernel < _SAFE_HIGH and trial.reasons.get(Knob.MEMORY_HIGH, "") is None:
         trial.reasons[Knob.MEMORY_HIGH] = (
             f"kernel {kernel[0]}.{kernel[1]} can pin a process at memory.high (5.9 cannot)"
@@ -54,11 +55,11 @@ def probe(
     if memory is None:
         skipped["memory"] = "no memory controller is mounted: pod memory is not measured"
     if not trial.reclaim and lister.version is not None:
-        skipped["reclaim"] = _ASKED if not try_writes else "this kernel has no memory.reclaim (v2, 5.19)"
+        skipped["reclaim"] = "this kernel has no memory.reclaim (v2, 5.19)"
     signals = {
         "psi": _probe_psi(hierarchy, lister, proc_root),
         "run-delay": _probe_run_delay(proc_root),
-        "affinity": affinity.why_not() if try_writes else _ASKED,
+        "affinity": affinity.why_not(),
     }
     skipped |= {name: reason for name, reason in signals.items() if reason is not None}
     return Capabilities(
@@ -95,7 +96,7 @@ class _Ground:
 
 
 def _try_all(
-    hierarchy: Hierarchy, lister: CgroupLister, proc_root: str, write: Write, skipped: dict[str, str]
+    hierarchy: Hierarchy, proc_root: str, write: Write, ground_of: Callable[[Mount], AbstractContextManager[_Ground]]
 ) -> _Trial:
     trial = _Trial()
     device = _block_device(proc_root)
@@ -107,7 +108,7 @@ def _try_all(
         else:
             by_mount.setdefault(mount, []).append(knob)
     for mount, knobs in by_mount.items():
-        with _ground(mount, lister, skipped) as ground:
+        with ground_of(mount) as ground:
             for knob in knobs:
                 trial.reasons[knob] = _try(knob, ground, mount.version, write, device)
             trial.reclaim |= _has(ground, "memory.reclaim")
@@ -157,6 +158,41 @@ def _living_pod(mount: Mount, lister: CgroupLister, why: str) -> Iterator[_Groun
         yield _Ground(descriptor=descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _some_group(mount: Mount, lister: CgroupLister) -> Iterator[_Ground]:
+    """Any cgroup but the topmost, which lacks most files: a pod's if there is one, else the first below the root."""
+    base = os.path.join(mount.path, lister.root)
+    try:
+        pods = lister.pods()
+        if not pods:
+            place = base if lister.root and os.path.isdir(base) else _first_below(mount.path)
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        else:
+            descriptor, _ = find_group(mount.path, pods[0].group)
+    except (KernelError, OSError) as error:
+        yield _Ground(descriptor=None, why_not=f"no cgroup is there to look at: {error}")
+        return
+    try:
+        yield _Ground(descriptor=descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _first_below(directory: str) -> str:
+    """The first cgroup in this one. Raises OSError."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                return entry.path
+    raise FileNotFoundError(errno.ENOENT, "it has no cgroups", directory)
+
+
+def _look(name: str, _value: str | int, descriptor: int | None) -> None:
+    """Stands for a write: raises the KernelError of one that is not allowed, and writes nothing."""
+    if not os.access(name, os.W_OK, dir_fd=descriptor):
+        raise translate(name, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def _try(knob: Knob, ground: _Ground, version: Version, write: Write, device: str | None) -> str | None:

@@ -19,7 +19,7 @@ from slacktide.names import FORECAST_ANNOTATION
 from slacktide.settings import ClusterSettings
 from standalone.probe import get
 from standalone.process import ProcessId, alive
-from standalone.state import find
+from standalone.state import Lock, create, find, prepare
 from standalone.supervisor import read_report
 from standalone.sweep import directories
 
@@ -130,11 +130,26 @@ class Up:
         return sockets + directories(discover(), self.state.cgroup_root)
 
 
+def configured(root, config):
+    """A state directory in which nothing ran yet, with these settings files: component -> text."""
+    create(root)
+    with Lock(root):
+        state = prepare(root)
+    for name, text in config.items():
+        with open(state.config_file(name), "w") as file:
+            file.write(text)
+
+
 @contextlib.contextmanager
-def started(environ=None, root=None):
-    """Slacktide with settings from `environ`, ended with all its pods; `root` must exist and be empty."""
+def started(environ=None, root=None, config=None):
+    """Slacktide with settings from `environ`, ended with all its pods; `root` must exist and be empty.
+
+    `config` are settings files that lie in the state directory before the start: component -> text.
+    """
     with contextlib.ExitStack() as stack:
         root = root or stack.enter_context(tempfile.TemporaryDirectory(prefix="st"))
+        if config:
+            configured(root, config)
         command = [*SLACKTIDE, "--state", root, "up", "--detach", "--node", "whole", "--timeout", "90"]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **(environ or {})}
