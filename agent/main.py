@@ -189,7 +189,7 @@ class Agent:
         return Loop(
             lambda: self._daemon.settings,
             reader,
-            Beat(signals, self.capabilities, settings.pressure_window_seconds, cpus),
+            Beat(signals, self.capabilities, settings.pressure_window_seconds, cpus, self._parts.burnt_seconds),
             PodBook(self._informer, settings.resources),
             self._policies,
             self._context,
@@ -199,10 +199,15 @@ class Agent:
             on_arrival=self._metrics.arrival,
             watch=self._watch,
             effects=self._parts.effects,
-            threads=ThreadReader(lister, hierarchy, settings.proc_root, time.monotonic, budget=budget)
-            if self._spreads
-            else None,
+            threads=self._thread_reader(lister, hierarchy, budget),
         )
+
+    def _thread_reader(self, lister: CgroupLister, hierarchy: Hierarchy, budget: FdBudget) -> ThreadReader | None:
+        """Where threads of BE are read from; none where no policy places any."""
+        if not self._spreads:
+            return None
+        root = self._daemon.settings.proc_root
+        return ThreadReader(lister, hierarchy, root, time.monotonic, ballast=self._parts.burnt, budget=budget)
 
     def start(self) -> None:
         """Start all threads; never waits for API or predictor."""
@@ -260,8 +265,14 @@ class Agent:
         counters = self._counters()
         observes = self._daemon.settings.observe_only
         drill = self._parts.drills.current()
-        status = status_of(self._node, turn, self.capabilities, counters, observe_only=observes, drill=drill)
-        self._live.set(status)
+        missing = dict(self._parts.why_not())
+        if self._watch.why_not:
+            missing["inotify"] = self._watch.why_not
+        known = (self._node, turn, self.capabilities, counters)
+        self._live.set(status_of(*known, observe_only=observes, drill=drill, missing=missing))
+        ballast = self._parts.ballast()
+        if ballast is not None:
+            self._metrics.ballast(ballast)
         self._metrics.turn(turn, counters, self._spool.size_bytes, connected=self._reporter.connected)
 
     def _counters(self) -> dict[str, int]:

@@ -6,13 +6,15 @@ or gRPC channels, since nothing may fork after those.
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from agent.act.audit import Audit
-from agent.act.ballast import Ballast
+from agent.act.ballast import Ballast, BallastView
+from agent.act.coresched import CoreScheduler
 from agent.act.drill_load import DrillLoad
 from agent.act.eviction_log import EvictionLog
 from agent.act.evictor import Evictor, bounds_of
@@ -26,15 +28,17 @@ from agent.drill import Drill, Kind, Phase
 from agent.drill_board import DrillBoard
 from agent.drill_service import DrillServer, DrillService
 from agent.effects import Effects, Parts
-from agent.host.cgroup import CgroupLister
+from agent.host.cgroup import CgroupLister, PodGroup, threads_of
 from agent.host.reclaim import ReclaimFile
 from agent.host.resctrl.mount import RdtPlaces
 from agent.policy.cache_bandwidth import CacheBandwidth
 from agent.settings import AgentSettings
 from slacktide.cluster import Client, EventRecorder
+from slacktide.errors import KernelError
 from slacktide.kernel.hierarchy import Hierarchy
 from slacktide.objects import Node, ObjectMeta
 from slacktide.observe import Daemon, get_logger
+from slacktide.tier import Tier
 
 _LOG: Final = get_logger("agent")
 _STOP_SECONDS: Final = 2.0
@@ -99,6 +103,8 @@ class AgentParts:
             self._reclaimer = Reclaimer(ReclaimFile(hierarchy).reclaim)
         self._rdt = self._make_rdt(lister)
         self.collectors = Collectors(lambda: daemon.settings.collect, hierarchy, settings.proc_root, settings.sys_root)
+        self._cookies = CoreScheduler(settings.state_dir)
+        self._lister = lister
         self.drills = DrillBoard(time.monotonic, self._drill_ended)
         self._server: DrillServer | None = None
         self.effects = Effects(
@@ -109,6 +115,8 @@ class AgentParts:
                 ballast=helpers.ballast,
                 drills=self.drills,
                 load=helpers.load,
+                cookies=self._cookies,
+                tids=self._tids,
                 collectors=self.collectors,
             )
         )
@@ -152,14 +160,55 @@ class AgentParts:
             _LOG.warning("a write to memory.reclaim does not return; it is left behind")
         if self._rdt is not None and not self._rdt.stop(restore=restore):
             _LOG.warning("resctrl does not answer: its groups are left as they are")
+        if restore:
+            self._take_cookies()
+        self._cookies.close()
         self._helpers.close()
         self._recorder.stop(_STOP_SECONDS)
+
+    def _tids(self, groups: Sequence[PodGroup]) -> list[int]:
+        """Ids of all threads in these pods and their containers."""
+        lister = self._lister
+        if lister.version is None:
+            return []
+        found: list[int] = []
+        for group in groups:
+            inner = tuple(lister.absolute(container.group) for container in group.containers)
+            found.extend(threads_of(lister.absolute(group.group), lister.version, inner))
+        return found
+
+    def _take_cookies(self) -> None:
+        """Take the cookies of ours from every thread of a pod."""
+        try:
+            problems = self._cookies.want(False, lambda: {Tier.BE: self._tids(self._lister.pods())})
+        except KernelError as error:
+            problems = [f"cgroups cannot be listed: {error}"]
+        for problem in problems:
+            _LOG.warning("core scheduling", problem=problem)
+
+    def burnt(self) -> Mapping[int, float]:
+        """CPU seconds that ballast used since start, by CPU."""
+        return self._helpers.ballast.used() if self._helpers.ballast is not None else {}
+
+    def burnt_seconds(self) -> float:
+        """The same for all CPUs."""
+        return math.fsum(self.burnt().values())
+
+    def ballast(self) -> BallastView | None:
+        """What runs and what it costs; None where it was not asked for."""
+        return self._helpers.ballast.view() if self._helpers.ballast is not None else None
+
+    def why_not(self) -> Mapping[str, str]:
+        """What beside the cgroups cannot be read or had now, and why."""
+        ballast = self.ballast()
+        missing = {"ballast": ballast.why_not} if ballast is not None and ballast.why_not else {}
+        return {**self.collectors.why_not(), **missing}
 
     def counters(self) -> Mapping[str, int]:
         """Totals since start."""
         lost = {"audit_lost": self._audit.lost}
         resctrl = self._rdt.counters if self._rdt is not None else {}
-        own = {**self._log.counters, **self.drills.counters, **self.collectors.counters()}
+        own = {**self._log.counters, **self.drills.counters, **self.collectors.counters(), **self._cookies.counters}
         return {**own, **resctrl, **lost}
 
     def _why_no_drill(self, kind: Kind) -> str:
