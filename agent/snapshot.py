@@ -411,7 +411,7 @@ def _minus(whole: int | None, *parts: int | None) -> int | None:
 def _node(
     before: NodeCounters | None, after: NodeCounters | None, period_seconds: float
 ) -> tuple[Usage, float | None, float | None]:
-    """Usage of the node, its busy share and its steal share."""
+    """Usage of the node, the share of its CPUs that is busy or stolen, and what of it is stolen."""
     if after is None:
         return UNKNOWN, None, None
     memory = (
@@ -419,7 +419,7 @@ def _node(
     )
     busy = busy_millis(before, after, period_seconds)
     steal = _steal(before, after, period_seconds)
-    ratio = min(1.0, busy / after.capacity_cpu_millis) if busy is not None else None
+    ratio = min(1.0, busy / after.capacity_cpu_millis + (steal or 0.0)) if busy is not None else None
     return Usage(cpu_millis=busy, memory_bytes=memory), ratio, steal
 
 

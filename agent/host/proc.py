@@ -23,7 +23,7 @@ from slacktide.errors import Refused
 from slacktide.kernel.files import read_text, translate
 
 _SIZE: Final = re.compile(rb":[ \t]*([0-9]{1,20})\b")
-_CPU: Final = re.compile(rb"cpu" + rb"[ \t]+([0-9]{1,20})" * 7 + rb"\s")
+_CPU: Final = re.compile(rb"cpu" + rb"[ \t]+([0-9]{1,20})" * 8 + rb"\s")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _DIGITS: Final = 20
 _BEAT_BYTES: Final = 16_384
@@ -115,6 +115,8 @@ class Proc:
     def beat(self) -> tuple[float, float | None, int | None]:
         """(time, busy CPU seconds, available memory in bytes), the cheap reading of the beat; None is not known.
 
+        What a hypervisor took counts as busy here: a CPU that it holds is none that LS could run on.
+
         A machine that says `MemAvailable: 0 kB` while it has free memory gives None: an estimate is the turn's work.
         """
         at = self._clock()
@@ -139,8 +141,8 @@ class Proc:
         found = _CPU.match(self._beat_file("stat"))
         if not found:
             return None
-        user, nice, system, _idle, _iowait, irq, softirq = (int(field) for field in found.groups())
-        return (user + nice + system + irq + softirq) / _TICK
+        user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in found.groups())
+        return (user + nice + system + irq + softirq + steal) / _TICK
 
     def _available(self) -> int | None:
         return _size_of(b"MemAvailable", self._beat_file("meminfo")) or None

@@ -169,6 +169,16 @@ def test_steal_and_busy_over_a_suspend_are_unknown(elapsed):
     assert (snapshot.steal_ratio, snapshot.node_busy_ratio) == (None, None)
 
 
+def test_what_the_hypervisor_took_is_not_idle_and_nobodys_use():
+    """On a machine that gets half of its CPU, LS waits at 50 % busy, and BE is what it waits for."""
+    snapshot, _ = built(
+        sweep(10.0, PodReading(), node=node(10.0)), sweep(11.0, PodReading(), node=node(11.0, steal=0.8))
+    )
+    assert snapshot.node.cpu_millis == 1000
+    assert snapshot.steal_ratio == pytest.approx(0.4)
+    assert snapshot.node_busy_ratio == pytest.approx(0.9)
+
+
 def test_pods_by_tier_follow_the_pods():
     snapshot, pod = built(None, sweep(2.0, PodReading()))
     assert snapshot.pods_of(Tier.LS) == (pod,)
