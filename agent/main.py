@@ -71,6 +71,8 @@ def _body(daemon: Daemon[AgentSettings]) -> int:
         os.makedirs(settings.state_dir, mode=0o700, exist_ok=True)
     except OSError as error:
         raise StateError(f"state_dir {settings.state_dir} cannot be made: {error.strerror}") from error
+    # What is wrong with the settings is said before anything is looked for on the node.
+    build_policies(settings.policies)
     hierarchy, lister = _host(settings)
     writes = not settings.observe_only
     owner = Ownership(settings.state_dir, hierarchy, lister.root, settings.proc_root, node=writes)

@@ -2,8 +2,9 @@
 
 An entry is (group, inode, knob) with the original and the applied value, and the policy that asked. A new entry is
 synced to disk *before* the first change of its knob, once for all entries of a round. A change of an applied value is
-written before the change too, but not synced: only a crash of the machine could lose it, and that takes the cgroups
-with it (entries carry the boot id and are dropped after another boot).
+written before the change too, and so is an entry of a knob that was released and is cut again with the same original,
+but not synced: only a crash of the machine could lose it, and that takes the cgroups with it (entries carry the boot id
+and are dropped after another boot). A cut must not wait for a disk.
 
 Masks of threads are kept a cgroup (`agent.threads.GroupMasks`), written before the first change and never synced: they
 are threads' and end with the machine.
@@ -32,6 +33,9 @@ from slacktide.kernel.hierarchy import checked_group
 FORMAT: Final = 2
 FILE_NAME: Final = "journal.json"
 _NAMES_ASIDE: Final = 10
+_SYNCED_BEYOND: Final = 4096
+"""Originals that were synced once are remembered this far beyond the entries there are."""
+
 _OF_FORMAT_1: Final = "suppress"
 """The policy that asked for every quota in a journal of format 1."""
 
@@ -110,6 +114,7 @@ class Journal:
         self._by_group: dict[str, dict[Knob, Entry]] = {}
         self._all: tuple[Entry, ...] = ()
         self._masks: dict[GroupKey, GroupMasks] = {}
+        self._synced: dict[Key, tuple[int, Original]] = {}
         self.lost = False
         self.problem = ""
 
@@ -195,10 +200,12 @@ class Journal:
         entries = {**self._entries, **{(entry.group, entry.knob): entry for entry in changes}}
         self._set(entries)
         self._write(entries, sync=fresh)
+        if fresh:
+            self._synced |= {(entry.group, entry.knob): (entry.inode, entry.original) for entry in changes}
 
     def _is_new(self, entry: Entry) -> bool:
-        old = self._entries.get((entry.group, entry.knob))
-        return old is None or old.inode != entry.inode or old.original != entry.original
+        """Whether this original was never synced: a knob that was released and is cut again needs no second sync."""
+        return self._synced.get((entry.group, entry.knob)) != (entry.inode, entry.original)
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Drop entries whose original is back, or whose cgroup is gone. Raises OSError as `record` does."""
@@ -206,6 +213,8 @@ class Journal:
         if not gone:
             return
         entries = {key: entry for key, entry in self._entries.items() if key not in gone}
+        if len(self._synced) > len(entries) + _SYNCED_BEYOND:
+            self._synced = {key: known for key, known in self._synced.items() if key in entries}
         self._set(entries)
         self._write(entries, sync=False)
 

@@ -156,3 +156,18 @@ def test_a_killed_writer_leaves_a_whole_journal(tmp_path):
     assert not journal.lost
     assert len({item.applied for item in entries}) == 1
     assert entries[0].applied >= seen
+
+
+def test_a_knob_that_is_cut_again_waits_for_no_disk_and_another_original_does(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("agent.act.journal.write_atomically", lambda _path, _data, *, durable: synced.append(durable))
+    journal = Journal(str(tmp_path), "boot")
+    for change in (entry(value=0), entry(applied=2, value=0)):
+        journal.record([change])
+    journal.forget([("g", Knob.IDLE)])
+    journal.record([entry(value=0)])
+    assert synced == [True, False, False, False]
+    journal.record([entry(value=1)])
+    journal.forget([("g", Knob.IDLE)])
+    journal.record([entry(inode=8, value=1)])
+    assert synced[4:] == [True, False, True]
