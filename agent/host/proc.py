@@ -27,6 +27,7 @@ _CPU: Final = re.compile(rb"cpu" + rb"[ \t]+([0-9]{1,20})" * 8 + rb"\s")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _DIGITS: Final = 20
 _BEAT_BYTES: Final = 16_384
+_MEMORY_BEATS: Final = 4
 _JUNK: Final = (ValueError, KeyError, IndexError, OverflowError, ZeroDivisionError, RuntimeWarning)
 """What psutil raises for content that it does not know; the last where warnings are errors."""
 
@@ -51,6 +52,8 @@ class Proc:
         self.root = root
         self._clock = clock
         self._held: dict[str, int] = {}
+        self._beats = 0
+        self._available_last: int | None = None
 
     def counters(self) -> NodeCounters:
         """CPU seconds since boot over all CPUs, and memory. Guest time is part of user time and not added again.
@@ -118,9 +121,13 @@ class Proc:
         What a hypervisor took counts as busy here: a CPU that it holds is none that LS could run on.
 
         A machine that says `MemAvailable: 0 kB` while it has free memory gives None: an estimate is the turn's work.
+        Memory is read in every fourth beat.
         """
         at = self._clock()
-        return at, self._busy(), self._available()
+        if self._beats % _MEMORY_BEATS == 0:
+            self._available_last = self._available()
+        self._beats += 1
+        return at, self._busy(), self._available_last
 
     def close(self) -> None:
         """Close what is held open."""

@@ -4,16 +4,23 @@
 
 /proc/TID/schedstat holds `time-on-cpu time-waiting timeslices`, the first two in nanoseconds. Descriptors are kept
 open between beats (three times cheaper than opening) and their number is bounded; with more threads than that, the
-window of threads moves on at each refresh. Source: Documentation/scheduler/sched-stats.rst.
+window of threads moves on at each refresh. Of many threads most sleep: those that neither ran nor waited since the
+refresh before are read each IDLE_BEATS, some in each beat, and until then hold what they held; what they waited
+meanwhile shows then. Source: Documentation/scheduler/sched-stats.rst.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Set
+from typing import Final
 
 from agent.counters import RunDelay
 from agent.host.fds import FdBudget, Holder
+
+IDLE_BEATS: Final = 4
+FEW_THREADS: Final = 32
+"""Up to so many threads are all read in every beat."""
 
 
 class RunDelayReader:
@@ -26,6 +33,10 @@ class RunDelayReader:
         self._open: dict[int, int] = {}
         self._threads = 0
         self._offset = 0
+        self._times: dict[int, tuple[int, int]] = {}
+        self._at_refresh: dict[int, tuple[int, int]] = {}
+        self._active: set[int] = set()
+        self._beats = 0
 
     def refresh(self, tids: Iterable[int]) -> None:
         """Follow these threads from now on; at most `max_threads` of them, a moving window if there are more."""
@@ -38,9 +49,12 @@ class RunDelayReader:
         keep = set(wanted)
         for tid in [tid for tid in self._open if tid not in keep]:
             os.close(self._open.pop(tid))
+            self._times.pop(tid, None)
         for tid in wanted:
             if tid not in self._open:
                 self._try_open(tid)
+        before, self._at_refresh = self._at_refresh, dict(self._times)
+        self._active = {tid for tid in self._open if tid not in before or before[tid] != self._times.get(tid)}
 
     def _try_open(self, tid: int) -> None:
         try:
@@ -54,20 +68,31 @@ class RunDelayReader:
         at = self._clock()
         read: list[int] = []
         texts: list[bytes] = []
-        for tid, descriptor in list(self._open.items()):
+        for tid in self._due():
             try:
-                texts.append(os.pread(descriptor, 128, 0))
+                texts.append(os.pread(self._open[tid], 128, 0))
                 read.append(tid)
             except OSError:
                 self._lose(tid)
-        # Judged all at once where all look as they should: this is done for every thread in every beat.
+        # Judged all at once where all look as they should: this is done for many threads in every beat.
         fields = b"".join(texts).split()
         if len(fields) == 3 * len(read) and all(map(bytes.isdigit, fields)):
             numbers = list(map(int, fields))
-            times = dict(zip(read, zip(numbers[::3], numbers[1::3], strict=True), strict=True))
+            new = dict(zip(read, zip(numbers[::3], numbers[1::3], strict=True), strict=True))
         else:
-            times = self._one_by_one(read, texts)
-        return RunDelay(at=at, times=times, threads=self._threads)
+            new = self._one_by_one(read, texts)
+        self._active.update(tid for tid, times in new.items() if self._times.get(tid) != times)
+        self._times.update(new)
+        return RunDelay(at=at, times=dict(self._times), threads=self._threads)
+
+    def _due(self) -> list[int]:
+        """Threads to read in this beat."""
+        tids = list(self._open)
+        if len(tids) <= FEW_THREADS:
+            return tids
+        self._beats += 1
+        turn, active = self._beats % IDLE_BEATS, self._active
+        return [tid for number, tid in enumerate(tids) if tid in active or number % IDLE_BEATS == turn]
 
     def _one_by_one(self, tids: list[int], texts: list[bytes]) -> dict[int, tuple[int, int]]:
         times: dict[int, tuple[int, int]] = {}
@@ -81,6 +106,7 @@ class RunDelayReader:
 
     def _lose(self, tid: int) -> None:
         os.close(self._open.pop(tid))
+        self._times.pop(tid, None)
         self._threads = max(0, self._threads - 1)
 
     def close(self) -> None:
@@ -88,6 +114,7 @@ class RunDelayReader:
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
+        self._times.clear()
 
 
 class SchedStats(Holder):

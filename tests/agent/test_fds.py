@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agent.host import fds
 from agent.host.births import ANYWAY, Births
 from agent.host.fds import LEAN_SECONDS, FdBudget, GroupFiles, raise_limit
-from agent.host.schedstat import SchedStats
+from agent.host.schedstat import FEW_THREADS, IDLE_BEATS, RunDelayReader, SchedStats
 from slacktide.errors import Gone, KernelError
 from slacktide.kernel.hierarchy import Version
 from tests.agent.trees import Tree
@@ -223,6 +223,34 @@ def test_times_of_threads_through_held_descriptors(tmp_path):
     assert stats.read(7) is None
     stats.keep({8})
     assert (stats.holds, budget.held) == (False, 0)
+
+
+def test_of_many_threads_those_that_sleep_are_read_in_turn_and_none_is_forgotten(tmp_path):
+    def put(tid, run, delay):
+        (tmp_path / str(tid) / "schedstat").write_text(f"{run} {delay} 1\n")
+
+    tids = range(1, 2 * FEW_THREADS)
+    for tid in tids:
+        (tmp_path / str(tid)).mkdir()
+        put(tid, 10, 1)
+    reader = RunDelayReader(str(tmp_path), lambda: 1.0, max_threads=1000)
+    try:
+        reader.refresh(tids)
+        assert len(reader.read().times) == len(tids), "all at first"
+        for _ in range(2):
+            reader.refresh(tids)
+        put(7, 10, 99)
+        seen = [reader.read().times for _ in range(IDLE_BEATS)]
+        assert all(len(times) == len(tids) for times in seen)
+        assert seen[-1][7] == (10, 99), "within a few beats"
+        put(7, 11, 99)
+        assert reader.read().times[7] == (11, 99), "it is awake now: in every beat"
+        (tmp_path / "8" / "schedstat").write_text("junk")
+        for _ in range(IDLE_BEATS):
+            times = reader.read().times
+        assert 8 not in times
+    finally:
+        reader.close()
 
 
 def test_a_birth_is_seen_with_its_aftermath_and_a_look_is_due_now_and_then(tmp_path):
