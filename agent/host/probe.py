@@ -41,7 +41,7 @@ def probe(
     kernel = _kernel(proc_root)
     if lister.version is None:
         skipped["cpu"] = "no cpu controller is mounted: nothing can be limited"
-        trial = _Trial()
+        trial = _Trial(reasons={knob: f"no {knob.controller} controller is mounted" for knob in Knob})
     elif try_writes:
         trial = _try_all(hierarchy, proc_root, write, lambda mount: _ground(mount, lister, skipped))
     else:

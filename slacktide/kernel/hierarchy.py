@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from slacktide.errors import KernelError
 from slacktide.kernel.files import read_text
 
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
@@ -86,7 +87,7 @@ def discover(proc_root: str = "/proc") -> Hierarchy:
         elif kind == "cgroup2" and unified is None:
             unified = mount_point
     if unified is not None:
-        for name in read_text(os.path.join(unified, "cgroup.controllers")).split():
+        for name in _offered(unified):
             if name in CONTROLLERS:
                 controllers.setdefault(name, Mount(unified, Version.V2))
         if controllers.get("cpu", Mount("", Version.V1)).version is Version.V2:
@@ -104,6 +105,14 @@ def _mounted(proc_root: str) -> Iterator[tuple[str, str, list[str]]]:
         fields, rest = before.split(), after.split()
         if len(fields) >= 5 and len(rest) >= 3:
             yield _unescape(fields[4]), rest[0], rest[2].split(",")
+
+
+def _offered(unified: str) -> list[str]:
+    """Controllers of a v2 mount; none where something else was mounted over it."""
+    try:
+        return read_text(os.path.join(unified, "cgroup.controllers")).split()
+    except KernelError:
+        return []
 
 
 def _unescape(field: str) -> str:

@@ -356,6 +356,7 @@ def test_probe_without_a_cpu_controller(tmp_path):
     found = probe(hierarchy, CgroupLister(hierarchy), str(proc_tree(tmp_path / "proc")))
     assert found.observe_only
     assert "no cpu controller" in found.skipped["cpu"]
+    assert all("controller is mounted" in found.skipped[knob.value] for knob in Knob)
     assert CgroupLister(hierarchy).pods() == ()
 
 

@@ -78,6 +78,13 @@ def test_v2(tmp_path):
     assert found.path("memory", "kubepods.slice") == f"{tmp_path}/unified/kubepods.slice"
 
 
+def test_a_masked_v2_mount_offers_nothing(tmp_path):
+    machine(tmp_path, "31 23 0:28 / ROOT/unified rw,relatime - cgroup2 cgroup2 rw\n", "cpu memory\n")
+    (tmp_path / "unified" / "cgroup.controllers").unlink()
+    hierarchy = discover(str(tmp_path / "proc"))
+    assert (hierarchy.controllers, hierarchy.mode) == ({}, "none")
+
+
 def test_a_controller_of_v1_stays_there_beside_those_of_v2(tmp_path):
     found = machine(
         tmp_path,
