@@ -42,7 +42,7 @@ def rehearse(target: str, seconds: float, reason: str, patience_seconds: float) 
         try:
             drill_id = stub.StartDrill(request, timeout=CALL_SECONDS, wait_for_ready=True).drill_id
             for last in stub.WatchDrill(pb.WatchDrillRequest(drill_id=drill_id), timeout=patience_seconds):
-                if last.phase == pb.DRILL_PHASE_THROTTLED:
+                if last.phase == pb.DRILL_PHASE_THROTTLED and not answer:
                     answer = last.message
         except grpc.RpcError as error:
             if last is None or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
