@@ -20,7 +20,7 @@ from scheduler_plugins.metrics import SchedulerMetrics
 from scheduler_plugins.settings import SchedulerSettings
 from slacktide.cluster import ClusterMetrics
 from slacktide.observe import Daemon, StopSignals, build_info
-from slacktide.observe.logs import _counter
+from slacktide.observe.logs import _counter, _dropped
 from slacktide.settings import DaemonSettings, load, options
 from slacktide.settings.values import from_text
 from standalone.api.metrics import Metrics as ApiMetrics
@@ -60,6 +60,7 @@ class Idle:
 def every_daemon(registry):
     registry = Daemon("test", load(DaemonSettings, "test", [], {}), StopSignals(), []).registry
     _counter(registry)
+    _dropped(registry)
     build_info(registry, "test")
     return registry
 

@@ -13,7 +13,7 @@ from slacktide import __version__
 from slacktide.errors import SettingsError, SlacktideError
 from slacktide.observe.health import Health
 from slacktide.observe.logger import get_logger
-from slacktide.observe.logs import setup_logging
+from slacktide.observe.logs import flush_logs, setup_logging
 from slacktide.observe.metrics import build_info
 from slacktide.observe.server import ObserveServer, Route
 from slacktide.observe.signals import StopSignals
@@ -80,7 +80,7 @@ class Daemon(Generic[S]):
             return
         self._loaded = outcome.loaded
         self._reloads.labels("restart_needed" if outcome.needs_restart else "applied").inc()
-        setup_logging(self.component, self.settings.observe, self.registry)
+        setup_logging(self.component, self.settings.observe, self.registry, queued=True)
         self._log.info("settings reloaded", applied=outcome.applied)
         if outcome.needs_restart:
             self._log.warning("settings changed that need a restart", keys=outcome.needs_restart)
@@ -120,7 +120,7 @@ def run_daemon(
 
 def _run(daemon: Daemon[S], body: Callable[[Daemon[S]], int | None], environ: Mapping[str, str]) -> int:
     log = get_logger(daemon.component)
-    setup_logging(daemon.component, daemon.settings.observe, daemon.registry)
+    setup_logging(daemon.component, daemon.settings.observe, daemon.registry, queued=True)
     build_info(daemon.registry, daemon.component)
     daemon.health.add_ready("stopping", lambda: daemon.stop.reason or None)
     daemon.stop.on_reload(lambda: daemon.reload(environ))
@@ -140,5 +140,7 @@ def _run(daemon: Daemon[S], body: Callable[[Daemon[S]], int | None], environ: Ma
         code = EXIT_FAILED
     finally:
         server.stop()
+        flush_logs()
     log.info("stopped", code=code)
+    flush_logs()
     return code

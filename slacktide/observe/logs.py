@@ -1,7 +1,8 @@
 """Structured logs on standard error, one pipeline for structlog and for the standard library's loggers.
 
 Each line has `time` (RFC 3339, UTC), `level`, `component`, `logger`, `event` and the given fields. Warnings and worse
-are counted as `slacktide_log_events_total{component,level}`.
+are counted as `slacktide_log_events_total{component,level}`, lines that a daemon could not write as
+`slacktide_log_dropped_total{component}`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from weakref import WeakKeyDictionary
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
+from slacktide.observe.queued import QueuedHandler
 from slacktide.settings import ObserveSettings
 
 _COUNTED: Final = ("warning", "error", "critical")
@@ -21,6 +23,7 @@ _QUIET: Final = {"kubernetes": logging.WARNING, "urllib3": logging.INFO, "asynci
 """Libraries that at debug level write requests, and with them tokens, or a line for each event of a loop."""
 
 _counters: WeakKeyDictionary[CollectorRegistry, Counter] = WeakKeyDictionary()
+_dropped_counters: WeakKeyDictionary[CollectorRegistry, Counter] = WeakKeyDictionary()
 
 _SHARED: Final[list[structlog.typing.Processor]] = [
     structlog.contextvars.merge_contextvars,
@@ -52,13 +55,20 @@ def setup_logging(
     settings: ObserveSettings,
     registry: CollectorRegistry | None = None,
     stream: TextIO | None = None,
+    *,
+    queued: bool = False,
 ) -> None:
     """Route all logs of this process to `stream` (standard error) in the set format; call again to change it.
 
-    With a `registry`, warnings and worse are counted there.
+    With a `registry`, warnings and worse are counted there. `queued`: nobody who logs waits for the stream.
     """
     target = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(target)
+    handler: logging.Handler
+    if queued:
+        dropped = _dropped(registry).labels(component) if registry is not None else None
+        handler = QueuedHandler(target, dropped.inc if dropped is not None else lambda: None)
+    else:
+        handler = logging.StreamHandler(target)
     handler.setFormatter(_formatter(component, settings, target))
     if registry is not None:
         handler.addFilter(_Counting(component, _counter(registry)))
@@ -66,6 +76,7 @@ def setup_logging(
     for old in list(root.handlers):
         if isinstance(old.formatter, structlog.stdlib.ProcessorFormatter):
             root.removeHandler(old)
+            old.close()
     root.addHandler(handler)
     level = logging.getLevelName(settings.log_level.upper())
     root.setLevel(level)
@@ -90,6 +101,20 @@ class _Counting(logging.Filter):
             level = record.levelname.lower()
             self._counter.labels(self._component, level if level in _COUNTED else "error").inc()
         return True
+
+
+def flush_logs() -> None:
+    """Wait, for a second at most, until what was logged is written."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+def _dropped(registry: CollectorRegistry) -> Counter:
+    if registry not in _dropped_counters:
+        _dropped_counters[registry] = Counter(
+            "slacktide_log_dropped", "Log lines that could not be written in time.", ["component"], registry=registry
+        )
+    return _dropped_counters[registry]
 
 
 def _counter(registry: CollectorRegistry) -> Counter:

@@ -285,6 +285,18 @@ def test_v1_cpuset_of_parent_and_child(cgroups):
 
 
 @needs("cpuset", Version.V1)
+def test_v1_exclusive_cpusets_do_not_overlap(cgroups):
+    group = cgroups.of("cpuset")
+    fill(group)
+    beside = group.with_name(f"{group.name}-beside")
+    beside.mkdir()
+    cgroups.tops.append(beside)
+    fill(beside)
+    refused(errno.EINVAL, group / "cpuset.cpu_exclusive", 1)
+    assert read_int(str(group / "cpuset.cpu_exclusive")) == 0
+
+
+@needs("cpuset", Version.V1)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_v1_cpuset_goes_from_one_list_to_another_by_way_of_both(cgroups):
     first, second, *_ = sorted(os.sched_getaffinity(0))
