@@ -164,6 +164,7 @@ class Executor:
         if whole:
             self._forget_vanished()
             self._journal.lost = False
+            self._catch_up()
         return self._carry_out(steps)
 
     def place(self, plan: MaskPlan, groups: Mapping[str, PodGroup], identities: Mapping[str, PodIdentity]) -> Outcome:
@@ -486,6 +487,15 @@ class Executor:
         except OSError as error:
             self.counters["journal_errors"] += 1
             self._problems.append(f"the journal could not be written: {error}")
+
+    def _catch_up(self) -> None:
+        """Write down what a full disk had refused, as soon as it takes it: until then a killed agent forgets it."""
+        if not self._journal.behind:
+            return
+        try:
+            self._journal.catch_up()
+        except OSError:
+            self.counters["journal_errors"] += 1
 
     def _forget_vanished(self) -> None:
         unseen = [entry for entry in self._journal.entries() if entry.group not in self._glanced]

@@ -103,7 +103,8 @@ Key = tuple[str, Knob]
 class Journal:
     """Entries by (group, knob), kept on disk. One thread writes; `entries()` may be read by any (a new tuple each).
 
-    With `read_only` all changes stay in memory, and an unusable file where it is.
+    With `read_only` all changes stay in memory, and an unusable file where it is. `behind`: the disk refused the last
+    write, so the file lacks something.
     """
 
     def __init__(self, directory: str, boot_id: str, *, read_only: bool = False) -> None:
@@ -117,6 +118,7 @@ class Journal:
         self._synced: dict[Key, tuple[int, Original]] = {}
         self.lost = False
         self.problem = ""
+        self.behind = False
 
     def load(self) -> tuple[Entry, ...]:
         """Entries of this boot. An unusable file is set aside; `problem` then says why and `lost` is true."""
@@ -218,6 +220,11 @@ class Journal:
         self._set(entries)
         self._write(entries, sync=False)
 
+    def catch_up(self) -> None:
+        """Write all of it, after the disk refused some. Raises OSError while it still does."""
+        self._write(self._entries, sync=True)
+        self._synced |= {key: (entry.inode, entry.original) for key, entry in self._entries.items()}
+
     def _set(self, entries: Mapping[Key, Entry]) -> None:
         self._entries = dict(entries)
         self._all = tuple(self._entries.values())
@@ -231,7 +238,9 @@ class Journal:
         body = _Body(boot_id=self._boot_id, entries=list(entries.values()), masks=list(self._masks.values()))
         raw = msgspec.json.encode(body)
         file = _File(format=FORMAT, sum=zlib.crc32(raw), body=msgspec.Raw(raw))
+        self.behind = True
         write_atomically(self._path, msgspec.json.encode(file), durable=sync)
+        self.behind = False
 
 
 def _decoded(data: bytes) -> _Body:

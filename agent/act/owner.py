@@ -105,8 +105,10 @@ def _lock_directory(state_dir: str, proc_root: str, pause: Callable[[float], Non
         except OSError as error:
             raise StateError(f"state_dir {state_dir} cannot be written: {error.strerror}") from error
         if descriptor is not None:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            with contextlib.suppress(OSError):
+                # On a full disk the lock holds all the same; it only does not say whose it is.
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             return descriptor
         if number < tries:
             pause(_LOOK_SECONDS)

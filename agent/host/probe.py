@@ -13,7 +13,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -163,21 +163,25 @@ def _living_pod(mount: Mount, lister: CgroupLister, why: str) -> Iterator[_Groun
 @contextmanager
 def _some_group(mount: Mount, lister: CgroupLister) -> Iterator[_Ground]:
     """Any cgroup but the topmost, which lacks most files: a pod's if there is one, else the first below the root."""
-    base = os.path.join(mount.path, lister.root)
     try:
-        pods = lister.pods()
-        if not pods:
-            place = base if lister.root and os.path.isdir(base) else _first_below(mount.path)
-            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        else:
-            descriptor, _ = find_group(mount.path, pods[0].group)
-    except (KernelError, OSError) as error:
-        yield _Ground(descriptor=None, why_not=f"no cgroup is there to look at: {error}")
+        descriptor = _open_some(mount, lister)
+    except OSError as error:
+        yield _Ground(descriptor=None, why_not=f"no cgroup is there to look at: {error.strerror}")
         return
     try:
         yield _Ground(descriptor=descriptor)
     finally:
         os.close(descriptor)
+
+
+def _open_some(mount: Mount, lister: CgroupLister) -> int:
+    """Descriptor of a cgroup under this mount. Raises OSError where there is none."""
+    with suppress(KernelError):
+        for pod in lister.pods()[:1]:
+            return find_group(mount.path, pod.group)[0]
+    base = os.path.join(mount.path, lister.root)
+    place = base if lister.root and os.path.isdir(base) else _first_below(mount.path)
+    return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _first_below(directory: str) -> str:
