@@ -34,7 +34,7 @@ MIB: Final = 1 << 20
 SETTLE_TURNS: Final = 8
 """Turns before anything is measured: caches are filled, threads placed, limits written."""
 
-READY_SECONDS: Final = 60.0
+READY_SECONDS: Final = 120.0
 
 FILES: Final = {
     "cpu": (
@@ -121,14 +121,17 @@ def agent(crowd: Crowd, *flags: str) -> Iterator[int]:
 
 
 def _wait_settled(process: subprocess.Popen[bytes], observe: str, pods: int) -> None:
-    deadline, first = time.monotonic() + READY_SECONDS, None
+    """Until all pods are known and no newcomer was judged for some turns: the start is not what is measured."""
+    deadline, since, arrivals = time.monotonic() + READY_SECONDS, 0, -1
     while True:
         status: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
             status = json.loads(get(observe, "/status")[1])
         if len(status.get("pods", ())) == pods:
-            first = first or status["turn"]
-            if status["turn"] - first >= SETTLE_TURNS:
+            now = status["counters"].get("arrivals", 0)
+            if now != arrivals:
+                since, arrivals = status["turn"], now
+            if status["turn"] - since >= SETTLE_TURNS:
                 return
         if process.poll() is not None:
             raise SlacktideError(f"the agent ended with {process.returncode}")
