@@ -72,10 +72,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenVictim:
-    """A pod that the drill evicted, or would have."""
+    """A pod that the drill evicted, or would have; `why_not` is what kept it, as far as anybody said."""
 
     victim: Victim
     evicted: bool
+    why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +185,11 @@ def _evictions(drill: Drill, seen: Seen) -> Drill:
     """Victims of this drill by uid: once named, evicted when the API took it."""
     known = {one.victim.uid: one for one in drill.victims}
     sent = {attempt.uid for attempt in seen.attempts if attempt.outcome in {Outcome.SENT, Outcome.GONE}}
+    kept = {attempt.uid: attempt.detail for attempt in seen.attempts if attempt.uid not in sent}
     for victim in seen.victims:
         if victim.drill == drill.order.id:
             known.setdefault(victim.uid, SeenVictim(victim=victim, evicted=False))
-    victims = tuple(replace(one, evicted=one.evicted or uid in sent) for uid, one in known.items())
+    victims = tuple(_seen_again(one, evicted=uid in sent, why_not=kept.get(uid)) for uid, one in known.items())
     if victims == drill.victims:
         return drill
     drill = replace(drill, victims=victims)
@@ -196,3 +198,10 @@ def _evictions(drill: Drill, seen: Seen) -> Drill:
         said = f"evicted {first.namespace}/{first.name}"
         drill = replace(drill, phase=Phase.EVICTED, evicted_at=seen.at, message=said)
     return drill
+
+
+def _seen_again(one: SeenVictim, *, evicted: bool, why_not: str | None) -> SeenVictim:
+    """What is known of it now; what was evicted stays so, and nothing kept it."""
+    if one.evicted or evicted:
+        return replace(one, evicted=True, why_not="")
+    return one if why_not is None else replace(one, why_not=why_not)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NoReturn
 import grpc
 from msgspec import Meta
 
-from agent.drill import Drill, Kind, Order, Phase
+from agent.drill import Drill, Kind, Order, Phase, SeenVictim
 from agent.drill_board import Busy, DrillBoard, Unknown
 from slacktide.errors import SettingsError
 from slacktide.observe import get_logger
@@ -212,12 +212,18 @@ def _result(drill: Drill) -> pb.DrillResult:
                 namespace=seen.victim.namespace,
                 name=seen.victim.name,
                 uid=seen.victim.uid,
-                reason=seen.victim.reason,
+                reason=_reason(seen, dry_run=drill.order.dry_run),
                 evicted=seen.evicted,
             )
             for seen in drill.victims
         ],
     )
+
+
+def _reason(seen: SeenVictim, *, dry_run: bool) -> str:
+    """Why this pod, and what kept it."""
+    kept = "a dry run evicts nobody" if dry_run else seen.why_not
+    return f"{seen.victim.reason}; not evicted: {kept}" if kept and not seen.evicted else seen.victim.reason
 
 
 def _millis(seconds: float | None) -> int | None:

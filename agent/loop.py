@@ -522,7 +522,7 @@ class Loop:
             held,
             plan.be_limit_millis,
             levels,
-            plan.closed,
+            bool(plan.closed),
             tuple((pod.identity.uid, pod.tier) for pod in snapshot.pods),
         )
         log = _LOG.debug if gist == self._gist else _LOG.info
