@@ -15,7 +15,7 @@ help:
 	@echo "make test-kernel-v2  the kernel tests alone, on a real cgroup v2 in an emulated guest"
 	@echo "make guest-tools  fetch QEMU, a kernel and FUSE, which some tests need; make test does it where it can"
 	@echo "make proto   generate slacktide/v1 from proto/"
-	@echo "make bench   all benchmarks and docs/benchmarks.md (two hours, on a quiet machine)"
+	@echo "make bench   all benchmarks and docs/benchmarks.md (an hour, on a quiet machine)"
 
 setup: $(STAMP)
 
@@ -75,7 +75,7 @@ lock:
 	  $(VENV)-lock/bin/python -m pip freeze --exclude-editable | sort -f; } > constraints.txt
 	rm -rf $(VENV)-lock
 
-# On a machine that does nothing else: two hours. The page is made from what was kept.
+# On a machine that does nothing else: an hour. The page is made from what was kept.
 bench: setup
 	$(BIN)/python -m benchmarks.colocation --matrix --save
 	$(BIN)/python -m benchmarks.reaction --save

@@ -181,9 +181,9 @@ def run(seconds: float, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
                 costs[size] = measured(pid, seconds)
             if size == JUDGED:
                 _say(f"{size} containers, turns only")
-                with agent(crowd, "--beat-seconds", "1") as pid:
+                with agent(crowd, "--beat-seconds", "1", "--busy-beat-seconds", "1") as pid:
                     turns = measured(pid, seconds)
-                results["beat_cpu_fraction"] = max(0.0, costs[size].cpu_fraction - turns.cpu_fraction)
+                results["beat_cpu_fraction"] = costs[size].cpu_fraction - turns.cpu_fraction
                 _say(f"{size} containers, floor")
                 results[f"floor_cpu_fraction_{size}"] = floor(crowd, seconds)
     for size, cost in costs.items():

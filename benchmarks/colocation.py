@@ -3,7 +3,8 @@
 One cell is an LS load, a kind of BE work and its number of busy processes; `--matrix` measures them all. Rounds are
 interleaved: each measures all settings one after another, so that a machine whose speed drifts changes all of them
 alike. Figures are medians over the rounds, ratios are medians of the ratios inside a round; their spread is printed.
-In the matrix a round has one load at a time, and what LS takes alone is measured before, between and after the others.
+In the matrix a round has one load at a time, what LS takes alone is measured before, between and after the others, and
+BE without Slacktide in the first round only: it is there to show how far off it is.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ SETTINGS: Final = ("alone", "unmanaged", "managed")
 BALLAST: Final = {"SLACKTIDE_AGENT_SPREAD__BALLAST": "true"}
 LOADS: Final = (30, 60, 80)
 THREADS: Final = (1, 2, 4, 8)
+OTHERS_LOAD: Final = 60
 BUSY_KINDS: Final = frozenset({"cpu", "membw", "forkstorm"})
 """Kinds that want all CPU they can get, so that a share of the idle CPU says something."""
 
@@ -74,20 +76,23 @@ class Cell:
 
 
 def matrix() -> tuple[Cell, ...]:
-    """All cells: busy loops at each load and number, with ballast for one; the other kinds at each load."""
+    """All cells: busy loops at each load and number, with ballast for one; the other kinds at one load."""
     loops = [Cell("cpu", load, threads) for load in LOADS for threads in THREADS]
     ballast = [Cell("cpu", load, 1, ballast=True) for load in LOADS]
-    others = [Cell(kind, load, 4) for kind in KINDS if kind != "cpu" for load in LOADS]
+    others = [Cell(kind, OTHERS_LOAD, 4) for kind in KINDS if kind != "cpu"]
     return (*loops, *ballast, *others)
 
 
-def measure_cells(cells: Sequence[Cell], cpus: int, seconds: float, say: Say) -> dict[Cell, Round]:
+def measure_cells(
+    cells: Sequence[Cell], cpus: int, seconds: float, say: Say, *, unmanaged_too: bool = True
+) -> dict[Cell, Round]:
     """One round of cells of one load. Slacktide runs only while the managed ones are measured."""
     plan = cells[0].plan(cpus, seconds)
     alone = [_alone(plan, say)]
+    plain = {cell: Cell(cell.kind, cell.load, cell.threads) for cell in cells}
     unmanaged: dict[Cell, Measurement] = {}
     managed: dict[Cell, Measurement] = {}
-    for one in {Cell(cell.kind, cell.load, cell.threads) for cell in cells}:
+    for one in dict.fromkeys(plain.values()) if unmanaged_too else ():
         say(f"{one.key} unmanaged")
         unmanaged[one] = run_plain(one.plan(cpus, seconds), with_be=True)
     if len(cells) > 1:
@@ -97,8 +102,10 @@ def measure_cells(cells: Sequence[Cell], cpus: int, seconds: float, say: Say) ->
     if len(cells) > 1:
         alone.append(_alone(plan, say))
     middle = sorted(alone, key=lambda found: found.latencies.p99_millis)[len(alone) // 2]
-    plain = {cell: Cell(cell.kind, cell.load, cell.threads) for cell in cells}
-    return {cell: {"alone": middle, "unmanaged": unmanaged[plain[cell]], "managed": managed[cell]} for cell in cells}
+    both = {cell: {"alone": middle, "managed": managed[cell]} for cell in cells}
+    return {
+        cell: {**found, "unmanaged": unmanaged[plain[cell]]} if unmanaged_too else found for cell, found in both.items()
+    }
 
 
 def _managed(
@@ -138,14 +145,18 @@ def summarise(rounds: Sequence[Round]) -> dict[str, Any]:
     """Medians of all figures over the rounds; latencies in milliseconds, shares and ratios without unit."""
     results: dict[str, Any] = {"rounds": len(rounds)}
     for setting in SETTINGS:
-        latencies = [measured[setting].latencies for measured in rounds]
+        latencies = [measured[setting].latencies for measured in rounds if setting in measured]
         results[f"ls_p50_millis_{setting}"] = statistics.median(found.p50_millis for found in latencies)
         results[f"ls_p99_millis_{setting}"] = statistics.median(found.p99_millis for found in latencies)
         results[f"ls_p999_millis_{setting}"] = statistics.median(found.p999_millis for found in latencies)
         results[f"ls_lost_{setting}"] = sum(found.lost for found in latencies)
     for setting in SETTINGS[1:]:
         for name in ("p50", "p99", "p999"):
-            ratios = [_latency(measured[setting], name) / _latency(measured["alone"], name) for measured in rounds]
+            ratios = [
+                _latency(measured[setting], name) / _latency(measured["alone"], name)
+                for measured in rounds
+                if setting in measured
+            ]
             results[f"ls_{name}_ratio_{setting}"] = statistics.median(ratios)
             results[f"ls_{name}_ratio_{setting}_rounds"] = [round(ratio, 3) for ratio in ratios]
     results["be_idle_share"] = _share(rounds, "managed")
@@ -194,7 +205,7 @@ def _latency(measured: Measurement, name: str) -> float:
 
 
 def _share(rounds: Sequence[Round], setting: str) -> float:
-    return statistics.median(measured[setting].be_idle_share or 0.0 for measured in rounds)
+    return statistics.median(measured[setting].be_idle_share or 0.0 for measured in rounds if setting in measured)
 
 
 def _run(cells: Sequence[Cell], rounds: int, seconds: float) -> dict[str, Any]:
@@ -205,7 +216,8 @@ def _run(cells: Sequence[Cell], rounds: int, seconds: float) -> dict[str, Any]:
         for load in dict.fromkeys(cell.load for cell in cells):
             group = [cell for cell in cells if cell.load == load]
             say = functools.partial(_say, f"round {number} of {rounds}")
-            for cell, found in measure_cells(group, cpus, seconds, say).items():
+            first = number == 1 or len(cells) == 1
+            for cell, found in measure_cells(group, cpus, seconds, say, unmanaged_too=first).items():
                 measured[cell].append(found)
     results = {}
     for cell in cells:
