@@ -106,21 +106,37 @@ class Group:
 
     def pids(self):
         """Its processes."""
-        found = set()
-        for directory, _, _ in os.walk(self.files("cpu")):
-            found |= {int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()}
-        return found
+        return members(self.files("cpu"))
 
     def held(self):
         """All that the kernel holds for it: (file, content) of what anybody could write, and its processes' CPUs."""
-        found = {}
-        for mount in {mount.path for mount in HIERARCHY.mounts()}:
-            for directory, _, names in os.walk(Path(mount, self.path)):
-                found |= {os.path.join(directory, name): content(directory, name) for name in names}
-        for pid in self.pids():
-            with contextlib.suppress(ProcessLookupError):
-                found[f"CPUs of {pid}"] = sorted(os.sched_getaffinity(pid))
-        return {name: value for name, value in found.items() if value is not None}
+        return held_below(self.path, self.pids())
+
+
+def held_below(path, pids):
+    """The same for any cgroup and processes."""
+    found = {}
+    for mount in {mount.path for mount in HIERARCHY.mounts()}:
+        for directory, _, names in os.walk(Path(mount, path)):
+            found |= {os.path.join(directory, name): content(directory, name) for name in names}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            found[f"CPUs of {pid}"] = sorted(os.sched_getaffinity(pid))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def whole_tree(up):
+    """What the kernel holds for all pods and the groups above them."""
+    root = up.state.cgroup_root
+    return held_below(root, members(Path(HIERARCHY.controllers["cpu"].path, root)))
+
+
+def members(path):
+    """Processes of a cgroup and those below it."""
+    found = set()
+    for directory, _, _ in os.walk(path):
+        found |= {int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()}
+    return found
 
 
 def content(directory, name):

@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.whole, pytest.mark.timeout(240)]
 
 AGENT = """
 turn_seconds: 0.25
-policies: [batch_limits, weight, spread, suppress, close, evict, kill]
 suppress: {engage_percent: 1, target_percent: 1, hold_percent: 0}
 watchdog_seconds: 2
 drill: {load: true}
