@@ -169,6 +169,10 @@ def test_satisfaction_takes_the_lesser_of_now_and_the_mean():
     for at, ls in enumerate([4500, 4500, 4500, 8000]):
         desired, state = decide(node(pods, at=float(at), ls=ls, be=10_000 - ls), state, settings)
     assert ("gap", "satisfaction 3375") in desired.victims[0].numbers, "6000 now, 3375 in the mean of four looks"
+    state = None
+    for at, ls in enumerate([8000, 8000, 8000, 5500]):
+        desired, state = decide(node(pods, at=float(at), ls=ls, be=10_000 - ls), state, settings)
+    assert ("gap", "satisfaction 3500") in desired.victims[0].numbers, "5375 in the mean, but only 3500 now"
 
 
 def replace_settings(**more):

@@ -205,6 +205,7 @@ def test_what_the_api_says_becomes_an_outcome(world, answer, outcome, counter, e
 def test_koordinator_row_22_and_1757_a_budget_that_says_no_is_obeyed(world):
     world.api.scripts["a"] = [Eviction(outcome=Api.BLOCKED, message="budget", retry_after=10.0)]
     world.turn(victim("a"), seconds=1)
+    assert world.outcomes() == {("a", Outcome.BLOCKED)}, "a policy that sees this takes another pod"
     world.turn(victim("a"), victim("b"), seconds=1)
     assert world.asked == ["a", "b"]
     assert world.killed == []
