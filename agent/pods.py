@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from agent.snapshot import ContainerIdentity, PodIdentity
 from slacktide import quantity
@@ -22,6 +22,9 @@ from slacktide.objects import Container, Pod, Quantity, is_terminal, is_terminat
 from slacktide.resources import CPU, MEMORY, limits_of, requests_of
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier, tier_of
+
+_CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
+_CONFIG_HASH: Final = "kubernetes.io/config.hash"
 
 
 class PodSource(Protocol):
@@ -47,8 +50,7 @@ def identity_of(pod: Pod, names: ResourceNames) -> PodIdentity:
         created_at=_seconds(meta.creation_timestamp),
         terminating=is_terminating(pod) or is_terminal(pod),
         grace_seconds=_grace(pod),
-        evictable=meta.annotations.get(EVICTABLE_ANNOTATION, "true") == "true"
-        and meta.labels.get(KOORDINATOR_EVICTION_LABEL) != "false",
+        evictable=_evictable(pod),
         containers=_containers(pod, names),
     )
     try:
@@ -68,6 +70,24 @@ def identity_of(pod: Pod, names: ResourceNames) -> PodIdentity:
             cpu_millis=_whole_limit(pod, limits, names.cpu), memory_bytes=_whole_limit(pod, limits, names.memory)
         ),
     )
+
+
+def cgroup_uid(pod: Pod) -> str:
+    """UID that names the pod's cgroup: its own, or for the mirror of a static pod the hash of its manifest.
+
+    Source: kubernetes pkg/kubelet/types/pod_update.go (annotations kubernetes.io/config.mirror and config.hash).
+    """
+    annotations = pod.metadata.annotations
+    manifest = annotations.get(_CONFIG_HASH, "") if _CONFIG_MIRROR in annotations else ""
+    return (manifest or pod.metadata.uid).lower()
+
+
+def _evictable(pod: Pod) -> bool:
+    """Opt-outs; and a static pod is the kubelet's own, which the API cannot end."""
+    meta = pod.metadata
+    opted_out = meta.labels.get(KOORDINATOR_EVICTION_LABEL) == "false"
+    stays = _CONFIG_MIRROR in meta.annotations
+    return meta.annotations.get(EVICTABLE_ANNOTATION, "true") == "true" and not opted_out and not stays
 
 
 def _grace(pod: Pod) -> float | None:
@@ -171,7 +191,7 @@ class PodBook:
         kept = {uid: identity for uid, identity in self._known.items() if uid in present}
         seen: dict[str, Pod] = {}
         for pod in listed:
-            uid = pod.metadata.uid.lower()
+            uid = cgroup_uid(pod)
             seen[uid] = pod
             if is_terminal(pod) and uid not in present:
                 continue
@@ -184,7 +204,7 @@ class PodBook:
         found = {uid: self._known[uid] for uid in uids if uid in self._known}
         seen: dict[str, Pod] = {}
         for pod in self._source.items() if self._source.synced else ():
-            uid = pod.metadata.uid.lower()
+            uid = cgroup_uid(pod)
             if uid in uids:
                 found[uid], seen[uid] = self._identity(uid, pod), pod
         self._known, self._seen = self._known | found, self._seen | seen

@@ -211,3 +211,21 @@ def test_what_was_found_between_refreshes_is_known_and_earlier_answers_stay_as_t
     assert set(before) == {"a"}
     source.pods.clear()
     assert set(book.refresh(["a", "b"])) == {"a", "b"}
+
+
+def test_a_static_pod_is_known_by_the_hash_that_its_cgroup_carries_and_is_nobodys_victim():
+    manifest = "0123456789ABCDEF0123456789abcdef"
+    annotations = {"kubernetes.io/config.mirror": manifest, "kubernetes.io/config.hash": manifest}
+    mirror = Pod(
+        metadata=ObjectMeta(name="kube-apiserver-n1", namespace="kube-system", uid="u-1", annotations=annotations)
+    )
+    book = PodBook(FakePods(mirror), NAMES)
+    known = book.refresh([manifest.lower()])
+    assert known[manifest.lower()].name == "kube-apiserver-n1"
+    assert not known[manifest.lower()].evictable
+    assert book.find({manifest.lower()})[manifest.lower()].uid == "u-1"
+
+
+def test_a_hash_without_a_mirror_is_no_uid():
+    odd = Pod(metadata=ObjectMeta(name="p", uid="u-1", annotations={"kubernetes.io/config.hash": "0" * 32}))
+    assert set(PodBook(FakePods(odd), NAMES).refresh(["u-1"])) == {"u-1"}
