@@ -55,7 +55,8 @@ class _Mark:
 
 
 class Beat:
-    """Keeps the window. `cpus` is the number of CPUs of the node, `burnt` CPU seconds that are nobody's need (ballast).
+    """Keeps the window. `cpus` is the number of CPUs of the node until `follow` says another, `burnt` CPU seconds that
+    are nobody's need (ballast).
 
     One thread uses it.
     """
@@ -79,10 +80,15 @@ class Beat:
         self._by_delay: tuple[PodGroup, ...] = ()
         self._lacking: frozenset[tuple[str, int]] = frozenset()
 
-    def follow(self, ls: Sequence[PodGroup], ls_load: float | None) -> None:
-        """After each turn: the LS pods there are now, and their load as a share of the node (None: not known)."""
+    def follow(self, ls: Sequence[PodGroup], ls_load: float | None, cpus: int | None = None) -> None:
+        """After each turn: the LS pods there are now, their load as a share of the node, and how many CPUs it has.
+
+        What is None is not known. CPUs come and go: with those of the start a machine that lost half would never be
+        busy, and its LS never short.
+        """
         self._ls = tuple(ls)
         self._ls_load = ls_load
+        self._cpus = cpus or self._cpus
         if not self._capabilities.run_delay:
             return
         before = self._by_delay

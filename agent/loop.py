@@ -409,7 +409,8 @@ class Loop:
     def _follow(self, snapshot: NodeSnapshot) -> None:
         ls = self._groups_of(snapshot, Tier.LS)
         use, capacity = snapshot.of(Tier.LS).cpu_millis, snapshot.capacity.cpu_millis
-        self._beat.follow(ls, use / capacity if use is not None and capacity else None)
+        load = use / capacity if use is not None and capacity else None
+        self._beat.follow(ls, load, capacity // 1000 if capacity else None)
 
     def _decide(self, snapshot: NodeSnapshot, asked: Callable[[Policy], bool] = lambda _policy: True) -> None:
         settings = self._settings()

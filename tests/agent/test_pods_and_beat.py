@@ -190,3 +190,15 @@ def test_node_busy_over_the_window():
     ratio = beat.take().node_busy_ratio
     assert ratio is not None
     assert abs(ratio - 0.75) < 1e-9
+
+
+def test_cpus_that_went_off_line_do_not_make_a_node_look_idle():
+    signals = Signals()
+    beat = Beat(signals, capable(), 0.1, 4)
+    beat.follow([], None, 2)
+    beat.take()
+    signals.now, signals.busy = 0.1, 0.2
+    assert beat.take().node_busy_ratio == 1.0
+    beat.follow([], None, None)
+    signals.now, signals.busy = 0.2, 0.3
+    assert abs(beat.take().node_busy_ratio - 0.5) < 1e-9, "what is not known stays as it was"
