@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.capabilities import Knob
+from agent.host.knobs import ADAPTERS
 from agent.policy.base import Plan, arbitrate
 from agent.policy.burst import Burst, BurstSettings
 from agent.policy.contention import Contention, ContentionSettings
@@ -226,6 +227,7 @@ class Watch:
         tiers = {one.group: one.tier for one in snapshot.pods}
         for (group, knob), request in plan.settings.items():
             assert tiers[group] in knob.tiers, "LS is never limited"
+            assert ADAPTERS[knob].problem(request.value) is None, "one such wish would refuse the whole plan"
             assert request.reason
         quotas = [int(request.value) for (_, knob), request in plan.settings.items() if knob is Knob.QUOTA]
         if quotas:
