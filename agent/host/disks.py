@@ -14,7 +14,7 @@ from slacktide.errors import KernelError
 from slacktide.kernel.files import read_text
 
 _STACKED: Final = re.compile(r"(loop|ram|zram|dm-|md|nbd|sr|fd)\d*")
-_DEVICE: Final = re.compile(r"\d{1,6}:\d{1,8}")
+_DEVICE: Final = re.compile(r"[0-9]{1,6}:[0-9]{1,7}")
 _MOST: Final = 512
 
 

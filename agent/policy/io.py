@@ -199,4 +199,4 @@ def _bounds(pods: Sequence[PodSnapshot], state: IoState, settings: IoSettings, d
 
 def _lines(devices: Sequence[str], rates: Mapping[str, int]) -> str:
     pairs = " ".join(f"{name}={rates[name]}" for name in sorted(rates))
-    return "\n".join(f"{device} {pairs}" for device in sorted(devices))
+    return "\n".join(f"{device} {pairs}" for device in sorted(set(devices)))

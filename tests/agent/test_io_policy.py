@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec import ValidationError, convert
 
 from agent.capabilities import Knob
+from agent.host.knobs import ADAPTERS
 from agent.policy.base import Context
 from agent.policy.io import TOP, Io, IoSettings, IoState
 from slacktide.tier import Tier
@@ -110,6 +111,13 @@ def test_disks_are_found_or_named():
     assert "no disk is known" in desired.reason
     with pytest.raises(ValidationError):
         convert({"devices": ["/dev/sda"]}, IoSettings)
+
+
+def test_a_disk_that_is_named_twice_is_one():
+    """The executor refuses lines that are not the kernel's, and with them the whole plan."""
+    desired, _ = decide(busy(), settings=IoSettings(devices=("8:16", "8:0", "8:16")))
+    assert [line.split()[0] for line in asked(desired)["be"].splitlines()] == ["8:0", "8:16"]
+    assert ADAPTERS[Knob.IO_MAX].problem(asked(desired)["be"]) is None
 
 
 def test_a_node_without_the_knobs_says_so():
