@@ -69,9 +69,14 @@ class CloseSettings(Settings, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseState:
-    """`since` is when each sign showed first, in monotonic seconds; a sign that went away is forgotten."""
+    """`since` is when each sign showed first, in monotonic seconds; a sign that went away is forgotten.
+
+    `causes` are the signs that the reason of the rung was made of: the same causes keep their reason, whatever their
+    numbers are by now, since each change goes out to the cluster.
+    """
 
     rung: RungState = field(default_factory=RungState)
+    causes: frozenset[str] = frozenset()
     since: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -110,7 +115,10 @@ class Close:
         verdict = Verdict(needed=1 if ripe else 0, calm=not signs, reason=reason)
         rules = RungRules(top=1, quiet_seconds=settings.quiet_seconds, min_dwell_seconds=settings.min_dwell_seconds)
         rung = advance(state.rung, verdict, snapshot.at, rules)
-        if ripe and rung.level:
+        causes = frozenset(sign.name for sign in ripe or signs)
+        if rung.level and state.rung.level and causes == state.causes:
+            rung = replace(rung, reason=state.rung.reason)
+        elif rung.level and ripe:
             rung = replace(rung, reason=reason)
         status = RungStatus(
             name=self.name,
@@ -122,7 +130,7 @@ class Close:
         )
         closed = rung.reason if rung.level else ""
         said = f"closed: {closed}" if closed else "open"
-        return Desired(reason=said, rung=status, closed=closed), CloseState(rung=rung, since=since)
+        return Desired(reason=said, rung=status, closed=closed), CloseState(rung=rung, since=since, causes=causes)
 
 
 def _signs(snapshot: NodeSnapshot, settings: CloseSettings, capabilities: Capabilities) -> Iterator[Sign]:

@@ -185,3 +185,14 @@ def test_never_opens_while_a_cause_shows_and_never_flaps_faster_than_the_dwell(l
 @given(st.lists(LOOKS, max_size=20))
 def test_it_is_deterministic(looks):
     assert run(looks) == run(looks)
+
+
+def test_the_same_causes_keep_their_reason_whatever_their_numbers_are_by_now():
+    # Each change of the reason goes out to the cluster: one with a figure in it would, every turn.
+    looks = [node(available=50 + turn) for turn in range(5)]
+    answers, state = run(looks)
+    assert {one.closed for one in answers} == {answers[0].closed}
+    assert "5.0 % of memory is available" in answers[0].closed
+    (another,), _ = run([node(available=60, ladder=[rung("evict")])], state)
+    assert "evict is on" in another.closed
+    assert "6.0 % of memory is available" in another.closed

@@ -16,6 +16,7 @@ from tests.whole.support import started, wait_until
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(120)]
 
+ACKNOWLEDGED = "slacktide_agent_samples_acknowledged_total"
 SIZES = {"predictor": "8m", "logs": "1m", "api": "4m", "agent": "2m"}
 
 
@@ -48,6 +49,11 @@ def fill(folder):
     return path
 
 
+def log_of(up, name):
+    with open(up.state.log_file(name)) as file:
+        return file.read()
+
+
 def refusal(up):
     """What the API says once it can store nothing more; a write may still fit into space that it had already."""
     for number in range(200):
@@ -78,11 +84,15 @@ def test_no_space_for_history_logs_objects_and_spool(cramped):
         refused = up.ls("--", "true")
         assert refused.returncode == 125
         assert "database cannot be written" in refused.stderr
-        wait_until(lambda: up.metric("agent", "slacktide_agent_spool_drops_total"), up)
+        wait_until(lambda: "samples are kept in memory only" in log_of(up, "agent"), up)
 
         for filler in fillers:
             os.unlink(filler)
         up.clear()
         wait_until(lambda: up.metric("predictor", "slacktide_predictor_history_usable") == 1 and up.ready(), up)
+        # What waited in memory was not lost.
+        acknowledged = up.metric("agent", ACKNOWLEDGED)
+        wait_until(lambda: up.metric("agent", ACKNOWLEDGED) > acknowledged, up)
+        assert up.metric("agent", "slacktide_agent_spool_drops_total") == 0
         assert up.ls("--", "sh", "-c", "echo again; exit 3").stdout == "again\n"
         assert {name for name, process in before.items() if not alive(process)} == set()
