@@ -83,7 +83,9 @@ def settled(held):
 
 
 def status(up):
-    return json.loads(up.ask("agent", "/status") or "{}")
+    """What the agent says of itself; nothing while it starts."""
+    text = up.ask("agent", "/status")
+    return json.loads(text) if text.startswith("{") else {}
 
 
 def reported(up, name):
