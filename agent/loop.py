@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,18 +21,17 @@ from agent.act.executor import Executor, Outcome, PlanError
 from agent.arrival import Newcomer, Newcomers, Watch, changed_pods, joined, part_of
 from agent.beat import Beat, Reading
 from agent.counters import NodeCounters
+from agent.decisions import Decisions
 from agent.effects import Effects
 from agent.eviction import Victim
 from agent.host.cgroup import PodGroup
 from agent.host.wake import Waker
 from agent.pods import PodBook
-from agent.policy.base import Context, Desired, Plan, Policy, arbitrate
-from agent.policy.rung import RungStatus
-from agent.policy.shortage import NOTHING_LEARNED, CpiBaselines, learned, shortage
+from agent.policy.base import Context, Plan, Policy
 from agent.sentence import sentence
 from agent.settings import AgentSettings
 from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
-from agent.threads import MaskPlan, ThreadKey, ThreadSweep
+from agent.threads import ThreadKey, ThreadSweep
 from agent.window import Sample, Window
 from slacktide.errors import KernelError
 from slacktide.observe import get_logger
@@ -122,7 +122,6 @@ class Loop:
         self._host = host
         self._beat = beat
         self._pods = pods
-        self._policies = policies
         self._context = context
         self._executor = executor
         self._on_turn = on_turn
@@ -138,15 +137,11 @@ class Loop:
         self._clock = clock
         self._wall = wall
         self._window = Window(settings().report.window_seconds)
-        self._states: dict[str, Any] = {policy.name: policy.start(context) for policy in policies}
-        self._desired: dict[str, Desired] = {}
-        self._broken: dict[str, str] = {}
         self._sweep: Sweep | None = None
         self._snapshot: NodeSnapshot | None = None
         self._reading: Reading | None = None
         self._identities: Mapping[str, PodIdentity] = {}
         self._refused: frozenset[ThreadKey] = frozenset()
-        self._cpi: CpiBaselines = NOTHING_LEARNED
         self._sent: tuple[Victim, ...] = ()
         self._closed = ""
         self._gist: object = None
@@ -155,7 +150,8 @@ class Loop:
         self._waker: Waker | None = None
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self.last_sign = clock()
-        self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.counters: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
+        self._decisions = Decisions(policies, context, self.counters)
 
     def start(self) -> None:
         """Start the control thread."""
@@ -236,24 +232,24 @@ class Loop:
         self._reading = self._beat.take()
         if self._snapshot is None or self._held:
             return
-        before = self._limit()
+        before = self._decisions.limit()
         fresh = self._threads.fresh(*self._thread_bounds) if self._threads else None
         urgent = self._with_reading(self._snapshot, urgent=True, at=self._reading.at, threads=fresh)
-        self._decide(urgent, lambda policy: policy.urgent)
+        self._decisions.decide(urgent, self._settings(), lambda policy: policy.urgent)
         if fresh is not None:
-            self._place(self._plan())
-        after = self._limit()
+            self._place(self._decisions.plan())
+        after = self._decisions.limit()
         if after is not None and (before is None or after < before):
-            plan = self._plan()
+            plan = self._decisions.plan()
             self.counters["cuts"] += 1
             self._apply(plan)
             _LOG.info("cut", be_limit_millis=plan.be_limit_millis, reason=plan.be_limit_reason)
-        victims = self._victims()
+        victims = self._decisions.victims()
         if victims != self._sent:
             self._sent = victims
             self._effects.evict(victims, self._snapshot, self._identities)
         if self._effects.drilling:
-            self._effects.decided(self._plan(), urgent, after)
+            self._effects.decided(self._decisions.plan(), urgent, after)
 
     def turn(self) -> None:
         """One full look at the node, and what follows from it."""
@@ -269,7 +265,7 @@ class Loop:
         identities = self._pods.refresh(group.uid for group in sweep.groups)
         primed, self._sweep, before = self._sweep is not None, sweep, self._sweep
         snapshot = self._with_threads(self._with_reading(self._picture(before, sweep, identities)))
-        snapshot = replace(self._effects.surround(snapshot), wall=self._wall(), ladder=self._ladder())
+        snapshot = replace(self._effects.surround(snapshot), wall=self._wall(), ladder=self._decisions.ladder())
         self._snapshot, self._identities = snapshot, identities
         self._late.clear()
         if self._watch is not None:
@@ -280,9 +276,8 @@ class Loop:
         self._held = held = held or ("" if primed else "first look: rates need a second one")
         plan = Plan()
         if not held:
-            self._decide(snapshot)
-            plan = self._plan()
-            self._apply(plan)
+            self._decisions.decide(snapshot, self._settings())
+            plan = self._apply(self._decisions.plan())
             self._place(plan)
             self._sent = plan.victims
             self._effects.carry_out(plan, snapshot, self._agreed(), identities)
@@ -337,17 +332,17 @@ class Loop:
         Returns the cgroups of pods for which anything is wanted.
         """
         assert self._snapshot is not None
-        before, groups = self._plan(), {pod.group for pod in pods}
+        before, groups = self._decisions.plan(), {pod.group for pod in pods}
         snapshot = joined(self._snapshot, pods, known)
         self._late.update({pod.group: pod for pod in pods})
         if snapshot is not None:
             self._snapshot = snapshot
             fresh = self._fresh_in(pods)
             prompt = self._with_reading(snapshot, urgent=True, at=self._clock(), threads=fresh)
-            self._decide(prompt, lambda policy: policy.urgent or getattr(policy, "prompt", False))
+            self._decisions.decide(prompt, self._settings(), _answers_arrivals)
             if fresh is not None:
-                self._place(self._plan())
-        plan, everything = self._plan(), {pod.group for pod in self._snapshot.pods}
+                self._place(self._decisions.plan())
+        plan, everything = self._decisions.plan(), {pod.group for pod in self._snapshot.pods}
         groups |= changed_pods(before, plan, everything)
         self._apply(plan, only=groups)
         return changed_pods(Plan(), plan, everything)
@@ -412,84 +407,51 @@ class Loop:
         load = use / capacity if use is not None and capacity else None
         self._beat.follow(ls, load, capacity // 1000 if capacity else None)
 
-    def _decide(self, snapshot: NodeSnapshot, asked: Callable[[Policy], bool] = lambda _policy: True) -> None:
-        settings = self._settings()
-        if not snapshot.urgent:
-            self._cpi = learned(self._cpi, snapshot, settings.shortage)
-        snapshot = replace(snapshot, shortage=shortage(snapshot, settings.shortage, self._cpi))
-        for policy in self._policies:
-            if not asked(policy):
-                continue
-            own = getattr(settings, policy.name)
-            try:
-                desired, state = policy.decide(snapshot, self._states[policy.name], own, self._context)
-            except Exception as error:  # noqa: BLE001 - the other rungs must still protect LS; told and counted
-                self._hold(policy.name, error)
-                continue
-            self._desired[policy.name], self._states[policy.name] = desired, state
-            self._broken.pop(policy.name, None)
-            for name, times in desired.counted.items():
-                self.counters[name] += times
-
-    def _hold(self, name: str, error: Exception) -> None:
-        """A policy that fails keeps the limits that it wanted last, and asks nobody to go."""
-        self.counters["errors"] += 1
-        if self._broken.get(name) != repr(error):
-            self._broken[name] = repr(error)
-            _LOG.exception("a policy failed; what it wanted last is held, the others go on", policy=name)
-        last = self._desired.get(name, Desired())
-        reason = f"held, since it failed: {error!r}"
-        self._desired[name] = replace(last, reason=reason, victims=(), reclaims=(), masks=None, counted={})
-
-    def _plan(self) -> Plan:
-        return arbitrate(
-            (policy.name, self._desired[policy.name]) for policy in self._policies if policy.name in self._desired
-        )
-
-    def _ladder(self) -> Mapping[str, RungStatus]:
-        """Where each rung stands after the last decision."""
-        return {desired.rung.name: desired.rung for desired in self._desired.values() if desired.rung is not None}
-
-    def _victims(self) -> tuple[Victim, ...]:
-        """Pods that shall go, as of the last decisions."""
-        return tuple(victim for desired in self._desired.values() for victim in desired.victims)
-
-    def _limit(self) -> int | None:
-        """The strictest limit on BE that any policy wants now."""
-        limits = [desired.be_limit_millis for desired in self._desired.values() if desired.be_limit_millis is not None]
-        return min(limits, default=None)
-
     @property
     def _observes(self) -> bool:
         return self._settings().observe_only or self._context.capabilities.observe_only
 
-    def _apply(self, plan: Plan, only: Collection[str] | None = None) -> None:
-        """Carry out what the plan wants of cgroups, or of these pods and their containers alone."""
-        if not self._observes:
-            wanted = plan if only is None else part_of(plan, only)
-            act = partial(self._executor.apply, whole=only is None)
+    def _apply(self, plan: Plan, only: Collection[str] | None = None) -> Plan:
+        """Carry out what the plan wants of cgroups, or of these pods and their containers alone.
+
+        A plan is carried out whole or not at all. When it is refused for one policy's wish, that policy is set aside
+        and the rest is a new plan: a mistake in one must not leave LS without the others. Returns what was carried out.
+        """
+        if self._observes:
+            return plan
+        act = partial(self._executor.apply, whole=only is None)
+        for _ in range(self._decisions.attempts):
+            try:
+                outcome = self._do(act, plan if only is None else part_of(plan, only), only)
+            except PlanError as error:
+                self._decisions.refused(error)
+                plan = self._decisions.plan()
+                continue
+            self._decisions.accepted()
             # While a runtime makes a container, half-made cgroups and values of its own are nothing to worry about.
-            self._log_problems(self._carry_out(act, wanted, only), calm=only is not None)
+            self._log_problems(outcome, calm=only is not None)
+            break
+        return plan
 
     def _place(self, plan: Plan) -> None:
         """Carry out what the plan wants of threads; a plan that is refused as a whole is so for each of them."""
         if plan.masks is None or self._observes:
             return
-        outcome = self._carry_out(self._executor.place, plan.masks)
+        try:
+            outcome = self._do(self._executor.place, plan.masks)
+        except PlanError as error:
+            self.counters["errors"] += 1
+            refused = frozenset(wish.key for wish in plan.masks.wishes)
+            outcome = Outcome(problems=(f"masks refused as a whole: {error}",), refused=refused)
         self._refused |= outcome.refused
         self._log_problems(outcome)
 
-    def _carry_out(self, act: _Act[P], plan: P, only: Collection[str] | None = None) -> Outcome:
-        """Do it on the pods that API and kernel agree on, or on those of them that are named."""
+    def _do(self, act: _Act[P], plan: P, only: Collection[str] | None = None) -> Outcome:
+        """Do it on the pods that API and kernel agree on, or on those of them that are named. Raises PlanError."""
         assert self._snapshot is not None
         identities = {pod.group: pod.identity for pod in self._snapshot.pods}
         groups = {group: pod for group, pod in self._agreed().items() if only is None or group in only}
-        try:
-            return act(plan, groups, identities)
-        except PlanError as error:
-            self.counters["errors"] += 1
-            refused = frozenset(wish.key for wish in plan.wishes) if isinstance(plan, MaskPlan) else frozenset()
-            return Outcome(problems=(f"plan refused as a whole: {error}",), refused=refused)
+        return act(plan, groups, identities)
 
     def _agreed(self) -> dict[str, PodGroup]:
         """Cgroups of the pods that API and kernel agree on, by path."""
@@ -530,6 +492,11 @@ class Loop:
         log("turn", line=turn.line, seconds=round(turn.seconds, 4))
         self._gist = gist
         self._on_turn(turn)
+
+
+def _answers_arrivals(policy: Policy) -> bool:
+    """Whether a policy is asked about newcomers: those that every beat asks, and those that say so."""
+    return policy.urgent or getattr(policy, "prompt", False)
 
 
 def _capacity(node: NodeCounters | None) -> Usage:

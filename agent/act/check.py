@@ -15,7 +15,11 @@ from slacktide.tier import Tier
 
 
 class PlanError(ValueError):
-    """A plan that must not be carried out; nothing of it was."""
+    """A plan that must not be carried out; nothing of it was. `policy` asked for what is wrong with it."""
+
+    def __init__(self, policy: str, problem: str) -> None:
+        super().__init__(f"policy {policy} {problem}")
+        self.policy = policy
 
 
 def wishes_by_group(
@@ -42,7 +46,7 @@ def wishes_by_group(
             continue
         identity = identities.get(owner.group)
         if identity is None:
-            raise PlanError(f"policy {request.policy} wants {knob.value} for {group}, whose tier is not known")
+            raise PlanError(request.policy, f"wants {knob.value} for {group}, whose tier is not known")
         judged = (knob, request.value, type(request.value), identity.tier)
         if judged not in passed:
             _check(request, identity, writable)
@@ -56,23 +60,23 @@ def _must_be_pod(group: str, request: Request) -> None:
     try:
         names = checked_group(group).split("/")
     except ValueError as error:
-        raise PlanError(f"policy {request.policy}: {error}") from error
+        raise PlanError(request.policy, f"names no cgroup: {error}") from error
     if stray(names[-1]) is not None:
         return
     pods = [number for number, name in enumerate(names) if pod_uid(name) is not None]
     below = names[pods[-1] + 1 :] if pods else []
     if not pods or len(below) > 1 or any(container_id(name) is None for name in below):
-        raise PlanError(f"policy {request.policy} names cgroup {group!r}, which is no pod or container")
+        raise PlanError(request.policy, f"names cgroup {group!r}, which is no pod or container")
 
 
 def _check(request: Request, identity: PodIdentity, writable: frozenset[Knob]) -> None:
-    who, knob, group = f"policy {request.policy}", request.knob, request.group
+    who, knob, group = request.policy, request.knob, request.group
     if identity.tier not in knob.tiers:
-        raise PlanError(f"{who} wants {knob.value} for {group}, which is not {' or '.join(sorted(knob.tiers))}")
+        raise PlanError(who, f"wants {knob.value} for {group}, which is not {' or '.join(sorted(knob.tiers))}")
     if knob not in writable:
-        raise PlanError(f"{who} wants {knob.value}, which this node does not have")
+        raise PlanError(who, f"wants {knob.value}, which this node does not have")
     problem = ADAPTERS[knob].problem(request.value)
     if problem is not None:
-        raise PlanError(f"{who} wants {knob.value} for {group}: {problem}")
+        raise PlanError(who, f"wants {knob.value} for {group}: {problem}")
     if identity.tier is not Tier.BE and knob is Knob.BVT and int(request.value) < 0:
-        raise PlanError(f"{who} wants {knob.value} = {request.value} for {group}, which is not BE")
+        raise PlanError(who, f"wants {knob.value} = {request.value} for {group}, which is not BE")

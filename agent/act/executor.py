@@ -176,7 +176,7 @@ class Executor:
         may = {*be, *(container.group for pod in be.values() for container in pod.containers)}
         for wish in plan.wishes:
             if wish.group.group not in may:
-                raise PlanError(f"thread {wish.key.tid} is to be pinned, and {wish.group.group!r} is no BE pod's")
+                raise PlanError("spread", f"would pin thread {wish.key.tid}, and {wish.group.group!r} is no BE pod's")
         problems: list[str] = []
         writes = self._masks.release_beside(be, groups, problems) + self._masks.apply(plan, problems)
         self.counters["writes"] += writes

@@ -27,6 +27,9 @@ from slacktide.kernel.files import read_text, translate
 from slacktide.kernel.hierarchy import Hierarchy, Version, checked_group
 from slacktide.kernel.kubepods import container_id, pod_uid, stray
 
+_OF_USERS: Final = "user.slice"
+"""Login sessions: systemd may have given its users parts of it, where they make cgroups of any name."""
+
 _ROOT_DEPTH: Final = 4
 """kubepods is looked for this deep below the root: kind nests it two levels down."""
 
@@ -141,6 +144,8 @@ class CgroupLister:
     def _find(self, group: str, depth: int) -> Iterator[str]:
         for name, _inode in self.children(group):
             path = f"{group}/{name}" if group else name
+            if path == _OF_USERS:
+                continue
             if is_kubepods(name) or stray(name) is not None:
                 yield path
             elif depth > 1:

@@ -404,6 +404,13 @@ def test_kubepods_of_kind_below_a_container(tmp_path, path):
     assert (pod.uid, pod.group, [one.id for one in pod.containers]) == (UID_LS, group, [CID2])
 
 
+def test_a_user_who_may_make_cgroups_cannot_make_pods(tmp_path):
+    tree = Tree(tmp_path, Version.V2)
+    tree.group(f"user.slice/user-1000.slice/user@1000.service/kubepods/pod{UID_LS}")
+    tree.group(f"kubepods/pod{UID_BE}")
+    assert [pod.uid for pod in tree.lister().pods()] == [UID_BE]
+
+
 def test_a_container_in_place_of_another_is_seen_within_a_few_listings(tmp_path):
     # kernel.md 5, koordinator#972: a restarted container has a new id.
     tree = Tree(tmp_path, Version.V1)

@@ -4,12 +4,13 @@ import time
 
 import pytest
 
+from agent.act.check import PlanError
 from agent.beat import Beat
 from agent.capabilities import Capabilities, Knob
 from agent.eviction import Victim, Way
 from agent.loop import Loop
 from agent.pods import PodBook
-from agent.policy.base import Context, Desired
+from agent.policy.base import Context, Desired, Request
 from agent.policy.registry import build
 from agent.policy.suppress import SuppressSettings
 from agent.settings import AgentSettings, ReportSettings
@@ -22,11 +23,13 @@ from tests.agent.twins import CAPABLE, FakeClock, FakeExecutor, FakeHost, FakePo
 class Rig:
     """A loop on twins; `run(turns)` does turns with twenty beats in between, as the real rhythm has."""
 
-    def __init__(self, *, pods=None, capabilities=CAPABLE, adopted=None, settings=None, clock=None, policies=None):
+    def __init__(
+        self, *, pods=None, capabilities=CAPABLE, adopted=None, settings=None, clock=None, policies=None, executor=None
+    ):
         self.clock = clock or FakeClock()
         self.host = FakeHost(self.clock, {"ls": 1.2, "be": 0.7})
         self.pods = pods or FakePods(pod("ls", "ls"), pod("be", "be"))
-        self.executor = FakeExecutor()
+        self.executor = executor or FakeExecutor()
         self.settings = settings or AgentSettings(report=ReportSettings(window_seconds=5.0))
         self.turns = []
         self.samples = []
@@ -298,3 +301,45 @@ def test_crane_614_a_policy_that_fails_keeps_its_limit_and_stops_no_other(caplog
     rig.host.delay_rate = 12.0
     rig.run(1)
     assert rig.limit < 300, "contention still cuts"
+
+
+class Wrong:
+    """A policy whose wish no executor takes, from its third decision on."""
+
+    name = "weight"
+    urgent = False
+
+    def start(self, context):
+        return 0
+
+    def decide(self, snapshot, state, settings, context):
+        value = 2 if state < 2 else 10**9
+        requests = [
+            Request(policy=self.name, group=pod.group, knob=Knob.WEIGHT, value=value, reason="wrong")
+            for pod in snapshot.pods_of(Tier.BE)
+        ]
+        return Desired(requests=tuple(requests)), state + 1
+
+
+class Refusing(FakeExecutor):
+    """Refuses weights that no kernel takes, as the real one does."""
+
+    def apply(self, plan, groups, identities, *, whole=True):
+        for request in plan.settings.values():
+            if request.knob is Knob.WEIGHT and request.value > 10_000:
+                raise PlanError(request.policy, f"wants {request.value}")
+        return super().apply(plan, groups, identities, whole=whole)
+
+
+def test_a_wish_that_is_refused_takes_no_other_policy_with_it(caplog):
+    rig = Rig(policies=(Wrong(), *build(["suppress", "contention"])), executor=Refusing())
+    rig.run(2)
+    assert rig.executor.plans[-1].settings["kubepods/be", Knob.WEIGHT].value == 2
+    rig.run(3)
+    assert rig.executor.plans[-1].settings["kubepods/be", Knob.WEIGHT].value == 2, "what was accepted last is held"
+    assert "set aside" in rig.executor.plans[-1].reasons["weight"]
+    assert rig.loop.counters["errors"] >= 2
+    assert sum("policy is set aside" in str(record.msg) for record in caplog.records) == 1, "told once"
+    rig.host.delay_rate = 12.0
+    rig.run(2)
+    assert rig.limit is not None, "contention still cuts"

@@ -1,0 +1,116 @@
+"""What all policies want now, and what of it was accepted: asked one by one, in the order of the ladder.
+
+One policy must never take the others with it. One that raises keeps what it wanted last; one whose wish the executor
+refuses is set aside for what it wanted when a plan was last accepted. Either is told once a reason, and counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from agent.act.check import PlanError
+from agent.eviction import Victim
+from agent.policy.base import Context, Desired, Plan, Policy, arbitrate
+from agent.policy.rung import RungStatus
+from agent.policy.shortage import NOTHING_LEARNED, CpiBaselines, learned, shortage
+from agent.settings import AgentSettings
+from agent.snapshot import NodeSnapshot
+from slacktide.observe import get_logger
+
+_LOG: Final = get_logger("agent.loop")
+
+
+def everyone(_policy: Policy) -> bool:
+    """All policies."""
+    return True
+
+
+class Decisions:
+    """Keeps the states of policies. `counters` gets what they count, and `errors`. The control thread uses it."""
+
+    def __init__(self, policies: tuple[Policy, ...], context: Context, counters: Counter[str]) -> None:
+        self._policies = policies
+        self._context = context
+        self._counters = counters
+        self._states: dict[str, Any] = {policy.name: policy.start(context) for policy in policies}
+        self._desired: dict[str, Desired] = {}
+        self._accepted: dict[str, Desired] = {}
+        self._failures: dict[str, str] = {}
+        self._refusals: dict[str, str] = {}
+        self._aside: set[str] = set()
+        self._cpi: CpiBaselines = NOTHING_LEARNED
+
+    def decide(
+        self, snapshot: NodeSnapshot, settings: AgentSettings, asked: Callable[[Policy], bool] = everyone
+    ) -> None:
+        """Ask the policies that `asked` names; the others keep what they wanted."""
+        if not snapshot.urgent:
+            self._cpi = learned(self._cpi, snapshot, settings.shortage)
+        snapshot = replace(snapshot, shortage=shortage(snapshot, settings.shortage, self._cpi))
+        for policy in self._policies:
+            if not asked(policy):
+                continue
+            own = getattr(settings, policy.name)
+            try:
+                desired, state = policy.decide(snapshot, self._states[policy.name], own, self._context)
+            except Exception as error:  # noqa: BLE001 - the other rungs must still protect LS; told and counted
+                self._hold(policy.name, error)
+                continue
+            self._desired[policy.name], self._states[policy.name] = desired, state
+            self._failures.pop(policy.name, None)
+            self._aside.discard(policy.name)
+            for name, times in desired.counted.items():
+                self._counters[name] += times
+
+    def _hold(self, name: str, error: Exception) -> None:
+        self._counters["errors"] += 1
+        if self._failures.get(name) != repr(error):
+            self._failures[name] = repr(error)
+            _LOG.exception("a policy failed; what it wanted last is held, the others go on", policy=name)
+        self._stand_in(name, self._desired.get(name, Desired()), f"held, since it failed: {error!r}")
+
+    def refused(self, error: PlanError) -> None:
+        """Put what its policy wanted when a plan was last accepted in place of a wish that was refused."""
+        self._counters["errors"] += 1
+        if self._refusals.get(error.policy) != str(error):
+            self._refusals[error.policy] = str(error)
+            _LOG.error("a plan was refused; the policy is set aside, the others go on", problem=str(error))
+        self._aside.add(error.policy)
+        last = self._accepted.pop(error.policy, Desired())
+        self._stand_in(error.policy, last, f"set aside, since its wish was refused: {error}")
+
+    def _stand_in(self, name: str, last: Desired, reason: str) -> None:
+        """Limits are held; acts are not repeated on the word of a policy that is broken."""
+        self._desired[name] = replace(last, reason=reason, victims=(), reclaims=(), masks=None, counted={})
+
+    def accepted(self) -> None:
+        """The plan of now was carried out."""
+        self._accepted = dict(self._desired)
+        self._refusals = {name: text for name, text in self._refusals.items() if name in self._aside}
+
+    @property
+    def attempts(self) -> int:
+        """How often a plan can be refused before none of it is left."""
+        return 2 * len(self._policies) + 1
+
+    def plan(self) -> Plan:
+        """What all together want."""
+        return arbitrate(
+            (policy.name, self._desired[policy.name]) for policy in self._policies if policy.name in self._desired
+        )
+
+    def ladder(self) -> Mapping[str, RungStatus]:
+        """Where each rung stands after the last decision."""
+        return {desired.rung.name: desired.rung for desired in self._desired.values() if desired.rung is not None}
+
+    def victims(self) -> tuple[Victim, ...]:
+        """Pods that shall go, as of the last decisions."""
+        return tuple(victim for desired in self._desired.values() for victim in desired.victims)
+
+    def limit(self) -> int | None:
+        """The strictest limit on BE that any policy wants now."""
+        limits = [desired.be_limit_millis for desired in self._desired.values() if desired.be_limit_millis is not None]
+        return min(limits, default=None)
