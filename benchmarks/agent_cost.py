@@ -212,7 +212,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="measured time of one run; default 30, with --quick 4")
     arguments = parser.parse_args(argv)
     seconds = arguments.seconds or (4.0 if arguments.quick else 30.0)
-    report.emit("agent_cost", run(seconds), arguments.output)
+    report.emit("agent_cost", run(seconds), arguments.output, save=arguments.save)
     return 0
 
 
