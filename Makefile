@@ -13,7 +13,7 @@ help:
 	@echo "make setup   make $(VENV) only"
 	@echo "make lint    ruff, mypy, import rules, protocol lint"
 	@echo "make test-kernel-v2  the kernel tests alone, on a real cgroup v2 in an emulated guest"
-	@echo "make guest-tools  fetch QEMU, a kernel and FUSE, which some tests need; make test does it where it can"
+	@echo "make guest-tools  fetch QEMU, a kernel and FUSE, which some tests need"
 	@echo "make proto   generate slacktide/v1 from proto/"
 	@echo "make bench   all benchmarks and docs/benchmarks.md (an hour, on a quiet machine)"
 
@@ -41,9 +41,10 @@ pytest: setup
 fuzz: setup
 	SLACKTIDE_FUZZ_EXAMPLES=1000000 $(BIN)/python -m pytest -q --timeout 0 tests/fuzz
 
-# What some tests need beside Python; without it they are skipped, with the reason.
+# FUSE, for the emulated resctrl; without it those tests are skipped, with the reason. The guest is for those who ask.
 tools:
-	@tests/kernel/guest-tools || true
+	@ldconfig -p 2> /dev/null | grep -q 'libfuse3\.so' || \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends libfuse3-3 > /dev/null 2>&1 || true
 
 guest-tools:
 	tests/kernel/guest-tools
