@@ -138,7 +138,7 @@ class Effects:
     def surround(self, snapshot: NodeSnapshot) -> NodeSnapshot:
         """The snapshot with all that is known beside the cgroups."""
         parts = self._parts
-        drill = parts.drills.active() if parts.drills else None
+        drill = self._drill()
         return replace(
             self._collected(snapshot),
             evictor=parts.evictor.view() if parts.evictor else None,

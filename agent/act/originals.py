@@ -14,6 +14,7 @@ from agent.capabilities import Knob
 from agent.host.knobs import Held, Original, quota_us
 from agent.snapshot import PodIdentity
 from slacktide.kernel.hierarchy import Version
+from slacktide.weights import shares_of, weight_of
 
 _OFF: Final = Original(value=0)
 _NO_LIMIT: Final = Original()
@@ -33,8 +34,8 @@ def expected_original(
 
 
 def _of_pod(knob: Knob, identity: PodIdentity, held: Held, version: Version) -> Original | None:
-    shares = max(2, identity.cpu_request_millis * 1024 // 1000)
-    weight = shares if version is Version.V1 else 1 + (min(shares, 262_144) - 2) * 9999 // 262_142
+    shares = shares_of(identity.cpu_request_millis)
+    weight = shares if version is Version.V1 else weight_of(shares)
     if knob is Knob.IDLE:
         return Original(value=0, weight=weight)
     if knob is Knob.WEIGHT:

@@ -28,6 +28,7 @@ from msgspec import Meta
 from agent.capabilities import Knob
 from agent.policy.base import Context, Desired, Request
 from agent.snapshot import ContainerIdentity, NodeSnapshot, PodIdentity, PodSnapshot
+from slacktide import weights
 from slacktide.settings import Settings
 from slacktide.tier import Tier
 
@@ -42,9 +43,6 @@ MIN_MEMORY_BYTES: Final = 1 << 20
 
 MAX_MEMORY_BYTES: Final = 1 << 60
 """From here on a limit is none: no node has that, and v1 shows "unlimited" as nearly 2^63."""
-
-MIN_SHARES: Final = 2
-MAX_SHARES: Final = 262_144
 
 
 class BatchLimitsSettings(Settings, frozen=True, kw_only=True):
@@ -147,8 +145,8 @@ def _memory(group: str, limit: int, why: str) -> Request:
 
 def weight_of(millis: int, cpu_version: int | None) -> int:
     """Weight of a CPU request in the kernel's own unit, as the kubelet computes it: shares on v1, weight on v2."""
-    shares = max(MIN_SHARES, min(MAX_SHARES, millis * 1024 // 1000))
-    return shares if cpu_version != 2 else 1 + (shares - MIN_SHARES) * 9999 // (MAX_SHARES - MIN_SHARES)
+    shares = weights.shares_of(millis)
+    return shares if cpu_version != 2 else weights.weight_of(shares)
 
 
 def _reason(pods: Sequence[PodSnapshot], requests: Sequence[Request], missing: Sequence[str]) -> str:

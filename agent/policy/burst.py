@@ -27,7 +27,7 @@ from agent.capabilities import Knob
 from agent.counters import CpuKnobs
 from agent.policy.base import Context, Desired, Request
 from agent.policy.limit import protected_use
-from agent.policy.rung import RungRules, RungState, RungStatus, Verdict, advance
+from agent.policy.rung import RungRules, RungState, Verdict, advance, status_of
 from agent.snapshot import NodeSnapshot, PodSnapshot
 from slacktide.settings import Settings
 from slacktide.tier import Tier
@@ -91,13 +91,11 @@ class Burst:
         if not snapshot.urgent:
             state = _looked(snapshot, pods, state, settings)
         rung = state.rung
-        status = RungStatus(
-            name=self.name,
-            level=rung.level,
-            top=1,
-            since=rung.since,
-            reason=rung.reason,
-            opens_when=f"LS and SYSTEM use below {settings.overload_percent - settings.hold_percent:g} % of the node",
+        status = status_of(
+            self.name,
+            rung,
+            1,
+            f"LS and SYSTEM use below {settings.overload_percent - settings.hold_percent:g} % of the node",
         )
         if rung.level:
             return Desired(reason=f"no burst: {rung.reason}", rung=status), state

@@ -33,7 +33,7 @@ from msgspec import Meta
 
 from agent.policy.base import Context, Desired
 from agent.policy.rdt_shares import Highest, bandwidth_values, cache_values, no_larger, why_no_bandwidth
-from agent.policy.rung import RungRules, RungState, RungStatus, Verdict, advance
+from agent.policy.rung import RungRules, RungState, Verdict, advance, status_of
 from agent.resctrl import BandwidthUnit, RdtGroupReading, RdtInfo, RdtReading, Schemata
 from agent.schemata import BANDWIDTH, open_values
 from agent.snapshot import NodeSnapshot
@@ -349,12 +349,10 @@ def _kept(info: RdtInfo, state: CacheBandwidthState) -> dict[int, int]:
 def _desired(
     name: str, rung: RungState, wanted: Schemata | None, reason: str, settings: CacheBandwidthSettings
 ) -> Desired:
-    status = RungStatus(
-        name=name,
-        level=rung.level,
-        top=settings.steps,
-        since=rung.since,
-        reason=rung.reason,
-        opens_when=f"LS is calm for {settings.quiet_seconds:g} s, and one level at a time" if rung.level else "",
+    status = status_of(
+        name,
+        rung,
+        settings.steps,
+        f"LS is calm for {settings.quiet_seconds:g} s, and one level at a time" if rung.level else "",
     )
     return Desired(reason=reason, schemata=wanted, rung=status)

@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from agent.capabilities import Capabilities
 from agent.policy.base import Context, Desired
-from agent.policy.rung import RungRules, RungState, RungStatus, Verdict, advance
+from agent.policy.rung import RungRules, RungState, Verdict, advance, status_of
 from agent.policy.victims import begun_attempts
 from agent.snapshot import NodeSnapshot
 from slacktide.settings import Settings
@@ -120,14 +120,7 @@ class Close:
             rung = replace(rung, reason=state.rung.reason)
         elif rung.level and ripe:
             rung = replace(rung, reason=reason)
-        status = RungStatus(
-            name=self.name,
-            level=rung.level,
-            top=1,
-            since=rung.since,
-            reason=rung.reason,
-            opens_when=f"none of its causes shows for {settings.quiet_seconds:g} s",
-        )
+        status = status_of(self.name, rung, 1, f"none of its causes shows for {settings.quiet_seconds:g} s")
         closed = rung.reason if rung.level else ""
         said = f"closed: {closed}" if closed else "open"
         return Desired(reason=said, rung=status, closed=closed), CloseState(rung=rung, since=since, causes=causes)

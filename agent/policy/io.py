@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from agent.capabilities import Knob
 from agent.policy.base import Context, Desired, Request, strictest
-from agent.policy.rung import RungRules, RungState, RungStatus, Verdict, advance
+from agent.policy.rung import RungRules, RungState, Verdict, advance, status_of
 from agent.snapshot import NodeSnapshot, PodSnapshot
 from slacktide.settings import Settings
 from slacktide.tier import Tier
@@ -112,13 +112,11 @@ class Io:
         if not snapshot.urgent:
             state = _looked(snapshot, pods, state, settings)
         bounds = tuple(_bounds(pods, state, settings, devices))
-        status = RungStatus(
-            name=self.name,
-            level=state.rung.level,
-            top=_top(state, settings),
-            since=state.rung.since,
-            reason=state.rung.reason,
-            opens_when=f"LS waits for I/O less than {50 * settings.ls_psi_cut:g} % of the time",
+        status = status_of(
+            self.name,
+            state.rung,
+            _top(state, settings),
+            f"LS waits for I/O less than {50 * settings.ls_psi_cut:g} % of the time",
         )
         reason = state.rung.reason or ("LS does not wait for I/O" if pods else "no BE pod is here")
         return Desired(requests=weights + bounds, reason=reason, rung=status), state

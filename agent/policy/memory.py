@@ -33,7 +33,7 @@ from msgspec import Meta
 from agent.capabilities import Capabilities, Knob
 from agent.policy.base import Context, Desired, Reclaim, Request
 from agent.policy.gaps import available_bytes
-from agent.policy.rung import RungRules, RungState, RungStatus, Verdict, advance
+from agent.policy.rung import RungRules, RungState, Verdict, advance, status_of
 from agent.policy.victims import begun_attempts
 from agent.snapshot import NodeSnapshot, PodSnapshot
 from slacktide.settings import Settings
@@ -151,13 +151,11 @@ class Memory:
             Request(policy=self.name, group=group, knob=Knob.MEMORY_HIGH, value=size, reason=rung.reason)
             for group, size in state.highs.items()
         )
-        status = RungStatus(
-            name=self.name,
-            level=rung.level,
-            top=rules.top,
-            since=rung.since,
-            reason=rung.reason,
-            opens_when=f"{settings.high_percent + settings.hold_percent:g} % of memory is available, LS waits for none",
+        status = status_of(
+            self.name,
+            rung,
+            rules.top,
+            f"{settings.high_percent + settings.hold_percent:g} % of memory is available, LS waits for none",
         )
         reason = rung.reason or verdict.reason
         return Desired(requests=requests, reason=reason, rung=status, reclaims=state.reclaims), state

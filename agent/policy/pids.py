@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from agent.capabilities import Knob
 from agent.policy.base import Context, Desired, Request
-from agent.policy.rung import RungRules, RungState, RungStatus, Verdict, advance
+from agent.policy.rung import RungRules, RungState, Verdict, advance, status_of
 from agent.snapshot import NodeSnapshot, PodSnapshot
 from slacktide.settings import Settings
 from slacktide.tier import Tier
@@ -137,13 +137,11 @@ class Pids:
             for pod in pods
         )
         less = settings.tighten_percent - settings.hold_percent
-        status = RungStatus(
-            name=self.name,
-            level=rung.level,
-            top=1,
-            since=rung.since,
-            reason=rung.reason,
-            opens_when=f"BE has less than {max(0.0, less):g} % of its share of the node's tasks, the node less than "
+        status = status_of(
+            self.name,
+            rung,
+            1,
+            f"BE has less than {max(0.0, less):g} % of its share of the node's tasks, the node less than "
             f"{max(0.0, settings.node_percent - settings.hold_percent):g} % of all",
         )
         return Desired(requests=requests, reason=reason, rung=status), state

@@ -73,6 +73,13 @@ class RungStatus:
         return self.level >= self.top
 
 
+def status_of(name: str, state: RungState, top: int, opens_when: str) -> RungStatus:
+    """Where a rung stands that shows its state as it is."""
+    return RungStatus(
+        name=name, level=state.level, top=top, since=state.since, reason=state.reason, opens_when=opens_when
+    )
+
+
 def advance(state: RungState, verdict: Verdict, now: float, rules: RungRules) -> RungState:
     """The next state; see the module."""
     level = min(state.level, rules.top)

@@ -104,7 +104,7 @@ def _mounted(proc_root: str) -> Iterator[tuple[str, str, list[str]]]:
         before, _, after = line.partition(" - ")
         fields, rest = before.split(), after.split()
         if len(fields) >= 5 and len(rest) >= 3:
-            yield _unescape(fields[4]), rest[0], rest[2].split(",")
+            yield unescape(fields[4]), rest[0], rest[2].split(",")
 
 
 def _offered(unified: str) -> list[str]:
@@ -115,6 +115,6 @@ def _offered(unified: str) -> list[str]:
         return []
 
 
-def _unescape(field: str) -> str:
+def unescape(field: str) -> str:
     """Undo the octal escapes of mountinfo, such as `\\040` for a space."""
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)

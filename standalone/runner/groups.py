@@ -20,8 +20,9 @@ from slacktide.errors import Gone, KernelError, Refused
 from slacktide.kernel import kubepods
 from slacktide.kernel.files import read_text, translate, write_value
 from slacktide.kernel.hierarchy import Hierarchy, Version, checked_group
+from slacktide.weights import weight_of
 from standalone.runner.attempts import ContainerId, PodUid
-from standalone.runner.limits import PERIOD_MICROS, Limits, weight_of
+from standalone.runner.limits import PERIOD_MICROS, Limits
 from standalone.runner.shim.groups import Target, kill_pass
 
 USED: Final = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer")

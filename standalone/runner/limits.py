@@ -16,9 +16,8 @@ from typing import Final
 from slacktide.objects import Container, Pod
 from slacktide.quantity import cpu_millis, memory_bytes
 from slacktide.resources import limits_of, qos_class, requests_of
+from slacktide.weights import shares_of
 
-MIN_SHARES: Final = 2
-MAX_SHARES: Final = 262144
 PERIOD_MICROS: Final = 100_000
 MIN_QUOTA_MICROS: Final = 1000
 
@@ -32,16 +31,6 @@ class Limits:
     memory_bytes: int | None = None
     whole_group_oom: bool = False
     """On v2, an OOM kill takes the whole cgroup (memory.oom.group), as kubelet sets for containers since 1.28."""
-
-
-def shares_of(millis: int) -> int:
-    """cpu.shares for a CPU request in millicores."""
-    return max(MIN_SHARES, min(MAX_SHARES, millis * 1024 // 1000))
-
-
-def weight_of(shares: int) -> int:
-    """cpu.weight (v2) for cpu.shares (v1)."""
-    return 1 + (max(MIN_SHARES, min(MAX_SHARES, shares)) - MIN_SHARES) * 9999 // 262142
 
 
 def quota_of(millis: int) -> int | None:

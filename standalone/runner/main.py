@@ -15,11 +15,11 @@ from slacktide.kernel.hierarchy import Hierarchy, discover
 from slacktide.objects import Node, Pod
 from slacktide.observe import Daemon, get_logger, run_daemon
 from slacktide.resources import node_allocatable
+from slacktide.weights import shares_of
 from standalone.runner.containers import Containers, LogRules
 from standalone.runner.groups import Groups, why_not
 from standalone.runner.heartbeat import Heartbeat
 from standalone.runner.lifecycle import BackOff
-from standalone.runner.limits import shares_of
 from standalone.runner.machine import Machine, read_machine, read_pressure
 from standalone.runner.metrics import Metrics
 from standalone.runner.narrator import Narrator

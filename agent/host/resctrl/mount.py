@@ -7,7 +7,6 @@ offered, with a note; the rest is.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -16,9 +15,9 @@ from agent.host.resctrl import parse
 from agent.resctrl import BandwidthControl, BandwidthUnit, CacheControl, RdtInfo
 from slacktide.errors import Gone, KernelError, Refused
 from slacktide.kernel.files import read_text, translate
+from slacktide.kernel.hierarchy import unescape
 
 _CACHES: Final = ("L3", "L3CODE", "L3DATA", "L2", "L2CODE", "L2DATA")
-_OCTAL: Final = re.compile(r"\\([0-7]{3})")
 _UNLIMITED_MEBIBYTES: Final = (1 << 32) - 1
 _UNLIMITED_EIGHTHS: Final = 2048
 _MOST_PERCENT: Final = 100
@@ -55,7 +54,7 @@ def find_mount(places: RdtPlaces) -> RdtMount | None:
         fields = line.split(" ")
         if len(fields) < 4 or fields[2] not in places.kinds:
             continue
-        path = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[1])
+        path = unescape(fields[1])
         if places.path is None or os.path.normpath(places.path) == os.path.normpath(path):
             return RdtMount(path, frozenset(fields[3].split(",")))
     return None

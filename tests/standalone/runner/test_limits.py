@@ -7,15 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.objects import Container
-from standalone.runner.limits import (
-    burstable_shares,
-    container_limits,
-    oom_score_adj,
-    pod_limits,
-    quota_of,
-    shares_of,
-    weight_of,
-)
+from slacktide.weights import shares_of, weight_of
+from standalone.runner.limits import burstable_shares, container_limits, oom_score_adj, pod_limits, quota_of
 from tests.standalone.runner.twin import make_pod, pod_dict, pod_view
 
 
