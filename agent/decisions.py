@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agent.act.check import PlanError
 from agent.eviction import Victim
-from agent.policy.base import Context, Desired, Plan, Policy, arbitrate
+from agent.policy.base import Context, Desired, Glimpse, Plan, Policy, UrgentPolicy, arbitrate
 from agent.policy.rung import RungStatus
-from agent.policy.shortage import NOTHING_LEARNED, CpiBaselines, learned, shortage
+from agent.policy.shortage import NOTHING_LEARNED, CpiBaselines, judge, learned, shortage
+from agent.pressure import Pressure, Shortage
 from agent.settings import AgentSettings
 from agent.snapshot import NodeSnapshot
 from slacktide.observe import get_logger
@@ -33,6 +34,7 @@ class Decisions:
 
     def __init__(self, policies: tuple[Policy, ...], context: Context, counters: Counter[str]) -> None:
         self._policies = policies
+        self._urgent = tuple(cast("UrgentPolicy", policy) for policy in policies if policy.urgent)
         self._context = context
         self._counters = counters
         self._states: dict[str, Any] = {policy.name: policy.start(context) for policy in policies}
@@ -51,19 +53,38 @@ class Decisions:
             self._cpi = learned(self._cpi, snapshot, settings.shortage)
         snapshot = replace(snapshot, shortage=shortage(snapshot, settings.shortage, self._cpi))
         for policy in self._policies:
-            if not asked(policy):
-                continue
-            own = getattr(settings, policy.name)
-            try:
-                desired, state = policy.decide(snapshot, self._states[policy.name], own, self._context)
-            except Exception as error:  # noqa: BLE001 - the other rungs must still protect LS; told and counted
-                self._hold(policy.name, error)
-                continue
-            self._desired[policy.name], self._states[policy.name] = desired, state
-            self._failures.pop(policy.name, None)
-            self._aside.discard(policy.name)
-            for name, times in desired.counted.items():
-                self._counters[name] += times
+            if asked(policy):
+                self._ask(policy, snapshot, settings)
+
+    def _ask(self, policy: Policy, snapshot: NodeSnapshot, settings: AgentSettings) -> None:
+        own = getattr(settings, policy.name)
+        try:
+            desired, state = policy.decide(snapshot, self._states[policy.name], own, self._context)
+        except Exception as error:  # noqa: BLE001 - the other rungs must still protect LS; told and counted
+            self._hold(policy.name, error)
+            return
+        self._desired[policy.name], self._states[policy.name] = desired, state
+        self._failures.pop(policy.name, None)
+        self._aside.discard(policy.name)
+        for name, times in desired.counted.items():
+            self._counters[name] += times
+
+    def alarmed(self, glimpse: Glimpse, settings: AgentSettings) -> list[Policy]:
+        """The urgent policies that this beat gives a reason to be asked."""
+        return [policy for policy in self._urgent if self._alarms(policy, glimpse, settings)]
+
+    def _alarms(self, policy: UrgentPolicy, glimpse: Glimpse, settings: AgentSettings) -> bool:
+        """A policy that cannot say whether it is alarmed is asked, and held if it fails at that, too."""
+        try:
+            return policy.alarmed(glimpse, self._states[policy.name], getattr(settings, policy.name))
+        except Exception:  # noqa: BLE001 - see `_ask`
+            return True
+
+    def judge(
+        self, pressure: Pressure | None, busy: float | None, snapshot: NodeSnapshot, settings: AgentSettings
+    ) -> Shortage:
+        """Whether LS is short, with pressure and busy share read since the snapshot of the last turn."""
+        return judge(pressure, busy, snapshot, settings.shortage, self._cpi)
 
     def _hold(self, name: str, error: Exception) -> None:
         self._counters["errors"] += 1

@@ -27,7 +27,7 @@ from agent.eviction import Victim
 from agent.host.cgroup import PodGroup
 from agent.host.wake import Waker
 from agent.pods import PodBook
-from agent.policy.base import Context, Plan, Policy
+from agent.policy.base import Context, Glimpse, Plan, Policy
 from agent.sentence import sentence
 from agent.settings import AgentSettings
 from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
@@ -232,10 +232,15 @@ class Loop:
         self._reading = self._beat.take()
         if self._snapshot is None or self._held:
             return
-        before = self._decisions.limit()
         fresh = self._threads.fresh(*self._thread_bounds) if self._threads else None
+        settings = self._settings()
+        glimpse = self._glimpse(self._snapshot, self._reading, settings, new_threads=fresh is not None)
+        alarmed = self._decisions.alarmed(glimpse, settings)
+        if not alarmed and not self._effects.drilling:
+            return
+        before = self._decisions.limit()
         urgent = self._with_reading(self._snapshot, urgent=True, at=self._reading.at, threads=fresh)
-        self._decisions.decide(urgent, self._settings(), lambda policy: policy.urgent)
+        self._decisions.decide(urgent, settings, alarmed.__contains__)
         if fresh is not None:
             self._place(self._decisions.plan())
         after = self._decisions.limit()
@@ -368,6 +373,19 @@ class Loop:
     def _blind(self, at: float) -> NodeSnapshot:
         capacity = self._snapshot.capacity if self._snapshot else Usage()
         return NodeSnapshot(at=at, window_seconds=None, capacity=capacity)
+
+    def _glimpse(
+        self, snapshot: NodeSnapshot, reading: Reading, settings: AgentSettings, *, new_threads: bool
+    ) -> Glimpse:
+        """What this beat shows; what it could not read is as in the snapshot."""
+        busy, memory = reading.node_busy_ratio, reading.memory_available_bytes
+        busy = snapshot.node_busy_ratio if busy is None else busy
+        return Glimpse(
+            shortage=self._decisions.judge(self._effects.pressure(reading.pressure), busy, snapshot, settings),
+            memory_available_bytes=snapshot.memory_available_bytes if memory is None else memory,
+            memory_capacity_bytes=snapshot.capacity.memory_bytes,
+            new_threads=new_threads,
+        )
 
     def _with_reading(self, snapshot: NodeSnapshot, **more: Any) -> NodeSnapshot:
         """The snapshot with the newest beat and `more`; a beat that could not read memory leaves the turn's figure."""

@@ -2,7 +2,8 @@
 
 A policy is a class with `name`, `urgent` (whether a beat may ask it) and `decide(snapshot, state, settings)`. It
 returns the state it wants next time and Desired: requests on knobs of cgroups, each with its reason in words. What
-is not requested is not limited: the executor gives such a knob its original value back.
+is not requested is not limited: the executor gives such a knob its original value back. An urgent policy also says
+when a beat gives it a reason to be asked (`alarmed`): nearly all beats are calm, and are to cost next to nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 from agent.capabilities import Capabilities, Knob, Value
 from agent.eviction import Victim
 from agent.policy.rung import RungStatus
+from agent.pressure import Shortage
 from agent.resctrl import Schemata
 from agent.snapshot import NodeSnapshot
 from agent.threads import GroupMasks, Mask, MaskPlan, format_cpus, parse_cpus
@@ -81,8 +83,21 @@ class Context:
     journal_lost: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glimpse:
+    """What a beat shows that the last turn did not; None is not known, as in NodeSnapshot."""
+
+    shortage: Shortage
+    memory_available_bytes: int | None
+    memory_capacity_bytes: int | None
+    new_threads: bool
+
+
 class Policy(Protocol):
-    """One strategy. `State` and `Settings` are its own types; the loop only hands them on."""
+    """One strategy. `State` and `Settings` are its own types; the loop only hands them on.
+
+    An urgent one is an UrgentPolicy, too.
+    """
 
     name: str
     urgent: bool
@@ -92,6 +107,13 @@ class Policy(Protocol):
 
     def decide(self, snapshot: NodeSnapshot, state: Any, settings: Any, context: Context) -> tuple[Desired, Any]:
         """Judge one snapshot. Pure."""
+
+
+class UrgentPolicy(Policy, Protocol):
+    """A policy that beats may ask."""
+
+    def alarmed(self, glimpse: Glimpse, state: Any, settings: Any) -> bool:
+        """Whether this beat may make it want something else than the last turn did. Pure, and cheap."""
 
 
 def strictest(knob: Knob, one: Value, other: Value) -> Value:

@@ -22,7 +22,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from agent.capabilities import Knob
-from agent.policy.base import Context, Desired
+from agent.policy.base import Context, Desired, Glimpse
 from agent.policy.limit import (
     Division,
     Judgement,
@@ -73,6 +73,10 @@ class Contention:
     def start(self, context: Context) -> ContentionState:  # noqa: ARG002 - what was there before is adopted by suppress
         """Begin without a limit; *suppress* adopts that of an earlier agent."""
         return ContentionState()
+
+    def alarmed(self, glimpse: Glimpse, state: ContentionState, settings: ContentionSettings) -> bool:  # noqa: ARG002 - see UrgentPolicy
+        """While LS is short."""
+        return bool(glimpse.shortage.short)
 
     def decide(
         self, snapshot: NodeSnapshot, state: ContentionState, settings: ContentionSettings, context: Context

@@ -34,7 +34,7 @@ from msgspec import Meta
 
 from agent.capabilities import Knob
 from agent.eviction import Victim, Way
-from agent.policy.base import Context, Desired, Request
+from agent.policy.base import Context, Desired, Glimpse, Request
 from agent.policy.gaps import available_bytes, percent, seconds
 from agent.policy.rung import RungStatus
 from agent.policy.victims import (
@@ -56,6 +56,8 @@ FREEZING: Final = 1
 KILLING: Final = 2
 _LOOK_BACK_SECONDS: Final = 2.0
 _LEAST_BACK_SECONDS: Final = 0.5
+_WATCHED_FROM: Final = 2.0
+"""Beats look at memory below so many times the share that may be an emergency; turns always do."""
 """Memory falls when it is lower than at the oldest look of the last 2 s that is half a second old or more."""
 
 
@@ -123,6 +125,14 @@ class Kill:
     def start(self, context: Context) -> KillState:  # noqa: ARG002 - the same for every node
         """Nobody is frozen: what an earlier agent froze is not asked for any more, and so given back."""
         return KillState()
+
+    def alarmed(self, glimpse: Glimpse, state: KillState, settings: KillSettings) -> bool:
+        """From well above the emergency on, since whether memory falls shows in the looks before it."""
+        available, total = glimpse.memory_available_bytes, glimpse.memory_capacity_bytes
+        watched = _WATCHED_FROM * max(settings.emergency_percent, settings.stalled_percent)
+        if not available or not total:
+            return state.emergency_since is not None
+        return state.emergency_since is not None or 100 * available < watched * total
 
     def decide(
         self, snapshot: NodeSnapshot, state: KillState, settings: KillSettings, context: Context

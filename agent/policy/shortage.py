@@ -122,7 +122,17 @@ NOTHING_LEARNED: Final[CpiBaselines] = {}
 
 def shortage(snapshot: NodeSnapshot, settings: ShortageSettings, baselines: CpiBaselines = NOTHING_LEARNED) -> Shortage:
     """The judgement; see the module. Readings of this snapshot must be in `baselines` already."""
-    pressure = snapshot.pressure
+    return judge(snapshot.pressure, snapshot.node_busy_ratio, snapshot, settings, baselines)
+
+
+def judge(
+    pressure: Pressure | None,
+    busy: float | None,
+    snapshot: NodeSnapshot,
+    settings: ShortageSettings,
+    baselines: CpiBaselines = NOTHING_LEARNED,
+) -> Shortage:
+    """The judgement with pressure and busy share of the node as read since the snapshot."""
     if pressure is not None and pressure.kind == "drill":
         return Shortage(short=True, calm=False, reason="a drill raises LS pressure")
     disturbed = _disturbed(snapshot, settings, baselines) if baselines else ""
@@ -130,7 +140,7 @@ def shortage(snapshot: NodeSnapshot, settings: ShortageSettings, baselines: CpiB
         return Shortage(short=True, calm=False, reason=disturbed, disturbed=True)
     if pressure is None or not math.isfinite(pressure.excess):
         return Shortage(short=None, calm=False, reason="no LS pressure signal")
-    return _waiting(snapshot, pressure, settings, _suspects(snapshot, settings, baselines))
+    return _waiting(busy, pressure, settings, bool(baselines) and _suspects(snapshot, settings, baselines))
 
 
 def learned(baselines: CpiBaselines, snapshot: NodeSnapshot, settings: ShortageSettings) -> CpiBaselines:
@@ -195,10 +205,9 @@ def _suspects(snapshot: NodeSnapshot, settings: ShortageSettings, baselines: Cpi
     return any(True for _ in _live(snapshot, settings, baselines))
 
 
-def _waiting(snapshot: NodeSnapshot, pressure: Pressure, settings: ShortageSettings, suspect: bool) -> Shortage:
+def _waiting(busy: float | None, pressure: Pressure, settings: ShortageSettings, suspect: bool) -> Shortage:
     """The judgement on a pressure that was measured."""
     cut = settings.psi_cut if pressure.kind == "psi" else settings.run_delay_cut
-    busy = snapshot.node_busy_ratio
     if pressure.excess > cut:
         if busy is not None and 100 * busy < settings.busy_percent:
             return Shortage(short=False, calm=False, reason=f"LS waits, but the CPUs are only {100 * busy:.0f} % busy")

@@ -29,7 +29,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from agent.policy.base import Context, Desired
+from agent.policy.base import Context, Desired, Glimpse
 from agent.policy.demand import Load, judged, measured, others_of
 from agent.policy.origin import (
     NO_FAMILY,
@@ -184,6 +184,10 @@ class Spread:
     def start(self, context: Context) -> SpreadState:
         """Begin with what an earlier agent pinned."""
         return SpreadState(adopted={entry.key: entry for entry in context.adopted_masks}, lost=context.journal_lost)
+
+    def alarmed(self, glimpse: Glimpse, state: SpreadState, settings: SpreadSettings) -> bool:  # noqa: ARG002 - see UrgentPolicy
+        """When there are new threads."""
+        return glimpse.new_threads
 
     def decide(
         self, snapshot: NodeSnapshot, state: SpreadState, settings: SpreadSettings, context: Context

@@ -31,7 +31,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from agent.capabilities import Capabilities, Knob
-from agent.policy.base import Context, Desired
+from agent.policy.base import Context, Desired, Glimpse
 from agent.policy.cpusets import MILLIS, CpusetState, confined
 from agent.policy.gaps import available_bytes
 from agent.policy.limit import (
@@ -117,6 +117,10 @@ class Suppress:
         """Begin where an earlier agent left BE: its limit is released in steps, as any other."""
         return SuppressState(limit=adopted(context.adopted_be_limit_millis))
 
+    def alarmed(self, glimpse: Glimpse, state: SuppressState, settings: SuppressSettings) -> bool:  # noqa: ARG002 - see UrgentPolicy
+        """While memory is nearly gone: of what bounds BE here only that is read in a beat."""
+        return _memory_low(glimpse.memory_available_bytes, glimpse.memory_capacity_bytes, settings)
+
     def decide(
         self, snapshot: NodeSnapshot, state: SuppressState, settings: SuppressSettings, context: Context
     ) -> tuple[Desired, SuppressState]:
@@ -176,7 +180,7 @@ def _judge(snapshot: NodeSnapshot, ls_peak: int, settings: SuppressSettings, roo
     now, protected = protected_use(snapshot), protected_use(snapshot, ls_peak)
     if not snapshot.capacity.cpu_millis or now is None or protected is None:
         return Judgement(cap=room.floor, calm=False, reason="LS use is not known: BE gets its floor")
-    if _memory_low(snapshot, settings):
+    if _memory_low(available_bytes(snapshot), snapshot.capacity.memory_bytes, settings):
         return Judgement(cap=room.floor, calm=False, reason="memory is nearly gone: BE gets its floor")
     used = 100 * now / room.capacity
     if used >= settings.engage_percent:
@@ -198,6 +202,5 @@ def _blind(snapshot: NodeSnapshot, protected: int, settings: SuppressSettings, r
     return Judgement(cap=leaves(room, protected, settings.blind_target_percent), calm=not seen, reason=reason)
 
 
-def _memory_low(snapshot: NodeSnapshot, settings: SuppressSettings) -> bool:
-    available, total = available_bytes(snapshot), snapshot.capacity.memory_bytes
-    return available is not None and bool(total) and 100 * available < settings.memory_low_percent * (total or 0)
+def _memory_low(available: int | None, total: int | None, settings: SuppressSettings) -> bool:
+    return bool(available) and bool(total) and 100 * (available or 0) < settings.memory_low_percent * (total or 0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.capabilities import Knob
 from agent.host.knobs import ADAPTERS
-from agent.policy.base import Plan, arbitrate
+from agent.policy.base import Glimpse, Plan, arbitrate
 from agent.policy.burst import Burst, BurstSettings
 from agent.policy.contention import Contention, ContentionSettings
 from agent.policy.io import Io, IoSettings
@@ -141,6 +141,10 @@ class Rig:
             if urgent and not policy.urgent:
                 continue
             desired, after = policy.decide(self.snapshot, state, own, CONTEXT)
+            if urgent and not policy.alarmed(glimpse(self.snapshot), state, own):
+                before = self.desired[policy.name]
+                assert wishes(desired) == wishes(before), "a beat that alarms nobody has nothing to say"
+                continue
             self.desired[policy.name], self.ladder[index] = desired, (policy, own, after)
         self.plan = arbitrate(self.desired.items())
 
@@ -152,6 +156,23 @@ class Rig:
                 self.decide(weather, urgent=beat > 0)
                 yield before, self.snapshot, self.plan
                 self.live(weather, 1.0 / beats)
+
+
+def glimpse(snapshot):
+    return Glimpse(
+        shortage=snapshot.shortage,
+        memory_available_bytes=snapshot.memory_available_bytes,
+        memory_capacity_bytes=snapshot.capacity.memory_bytes,
+        new_threads=snapshot.threads is not None,
+    )
+
+
+def wishes(desired):
+    return (
+        desired.be_limit_millis,
+        desired.victims,
+        {(request.group, request.knob, request.value) for request in desired.requests},
+    )
 
 
 def replace_mode(own, mode):

@@ -126,10 +126,16 @@ def test_bits_of_exclusive_groups_are_never_asked_for(machine, data):
     profile, info = machine
     one = info.caches[0]
     bits, shared = one.full_mask.bit_count(), one.shareable
-    width = data.draw(st.integers(max(1, one.min_bits), bits))
-    mask = ((1 << width) - 1) << data.draw(st.integers(0, bits - width))
-    rest = [run for run in runs(one.full_mask & ~mask) if run.bit_count() >= max(1, one.min_bits)]
-    assume(not mask & shared and rest)
+    least = max(1, one.min_bits)
+    widths = ((1 << width) - 1 for width in range(least, bits + 1))
+    masks = (width << start for width in widths for start in range(bits - width.bit_count() + 1))
+    choices = [
+        (mask, rest)
+        for mask in masks
+        if not mask & shared and (rest := [run for run in runs(one.full_mask & ~mask) if run.bit_count() >= least])
+    ]
+    assume(choices)
+    mask, rest = data.draw(st.sampled_from(choices))
     model = Model(profile, host=FakeHost())
     model.mkdir("theirs")
     model.mkdir("slacktide-be")
