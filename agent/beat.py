@@ -3,6 +3,9 @@
 Readings go into a short ring; pressure is judged between the newest and the oldest of the window, so that one noisy
 beat does not cut BE and a real shortage still shows after a beat or two. Per-cgroup PSI is preferred; where a node, or
 one cgroup of it, has none, the run delay of its LS threads stands in; with no LS pod there is nobody to be short.
+
+On a node whose CPUs are far from busy nobody is short (`agent.policy.shortage`): pressure is then read in every fourth
+beat or so, and what it was last is said in between.
 """
 
 from __future__ import annotations
@@ -11,12 +14,18 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from agent.capabilities import Capabilities
 from agent.counters import PsiTotals, RunDelay
 from agent.host.cgroup import PodGroup
 from agent.pressure import Pressure, Waited, pressure_of, psi_pressure, psi_share, sum_deltas, worst
+
+LEAN_SECONDS: Final = 0.18
+"""So old may pressure be while the CPUs are not busy."""
+
+LEAN_BELOW: Final = 0.7
+"""CPUs are far from busy below this part of what counts as busy: a surge passes it a beat before it is judged."""
 
 
 class Signals(Protocol):
@@ -56,7 +65,7 @@ class _Mark:
 
 class Beat:
     """Keeps the window. `cpus` is the number of CPUs of the node until `follow` says another, `burnt` CPU seconds that
-    are nobody's need (ballast).
+    are nobody's need (ballast), `busy_ratio` the share of busy CPUs from which LS can be short.
 
     One thread uses it.
     """
@@ -68,12 +77,15 @@ class Beat:
         window_seconds: float,
         cpus: int,
         burnt: Callable[[], float] = lambda: 0.0,
+        busy_ratio: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._signals = signals
         self._capabilities = capabilities
         self._window = window_seconds
         self._cpus = cpus
         self._burnt = burnt
+        self._busy_ratio = busy_ratio
+        self._last: Reading | None = None
         self._marks: deque[_Mark] = deque()
         self._ls: tuple[PodGroup, ...] = ()
         self._ls_load: float | None = None
@@ -97,22 +109,34 @@ class Beat:
         if self._by_delay or before:
             self._signals.follow(self._by_delay)
 
-    def take(self) -> Reading:
-        """Read once and judge the window."""
+    def take(self, *, whole: bool = True) -> Reading:
+        """Read once and judge the window. Not `whole`: pressure may be that of a moment ago on a calm node."""
         at, busy, memory = self._signals.node_beat()
         busy = None if busy is None else busy - self._burnt()
+        if not whole and (lean := self._lean(at, busy, memory)) is not None:
+            return lean
         delays = self._delays()
         mark = _Mark(at, busy, delays, self._waited(delays), self._psi())
         while len(self._marks) > 1 and at - self._marks[1].at >= self._window:
             self._marks.popleft()
         oldest = self._marks[0] if self._marks else None
         self._marks.append(mark)
-        return Reading(
+        self._last = Reading(
             at=at,
             pressure=self._pressure(oldest, mark),
-            node_busy_ratio=self._busy(oldest, mark),
+            node_busy_ratio=self._busy(oldest, at, busy),
             memory_available_bytes=memory,
         )
+        return self._last
+
+    def _lean(self, at: float, busy: float | None, memory: int | None) -> Reading | None:
+        """The reading without a look at LS; None when that is due."""
+        if self._last is None or self._last.pressure is None or at - self._marks[-1].at >= LEAN_SECONDS:
+            return None
+        over, lately = self._busy(self._marks[0], at, busy), self._busy(self._marks[-1], at, busy)
+        if over is None or lately is None or max(over, lately) >= LEAN_BELOW * self._busy_ratio():
+            return None
+        return Reading(at=at, pressure=self._last.pressure, node_busy_ratio=over, memory_available_bytes=memory)
 
     def _delays(self) -> RunDelay | None:
         return self._signals.run_delay() if self._by_delay else None
@@ -164,8 +188,8 @@ class Beat:
                 )
         return (Waited(run, delay) if self._marks[-1].waited is not None else None), covered
 
-    def _busy(self, oldest: _Mark | None, mark: _Mark) -> float | None:
-        if oldest is None or oldest.busy_seconds is None or mark.busy_seconds is None or mark.at <= oldest.at:
+    def _busy(self, oldest: _Mark | None, at: float, busy_seconds: float | None) -> float | None:
+        if oldest is None or oldest.busy_seconds is None or busy_seconds is None or at <= oldest.at:
             return None
-        busy = (mark.busy_seconds - oldest.busy_seconds) / (mark.at - oldest.at) / self._cpus
+        busy = (busy_seconds - oldest.busy_seconds) / (at - oldest.at) / self._cpus
         return min(1.0, busy) if busy >= 0 else None

@@ -229,7 +229,7 @@ class Loop:
     def beat(self) -> None:
         """Read urgency; let urgent policies cut, with the last turn's snapshot and this pressure; place new threads."""
         self.counters["beats"] += 1
-        self._reading = self._beat.take()
+        self._reading = self._beat.take(whole=False)
         if self._snapshot is None or self._held:
             return
         fresh = self._threads.fresh(*self._thread_bounds) if self._threads else None

@@ -104,7 +104,11 @@ class Agent:
         self._journal = Journal(settings.state_dir, boot_id)
         affinity = Affinity(settings.proc_root)
         may = replace(self.capabilities, writable=frozenset()) if settings.observe_only else self.capabilities
-        self._executor = Executor(lister, self._journal, may, affinity=affinity, relaxed=self._lifted)
+        raise_limit()
+        self._budget = FdBudget()
+        self._executor = Executor(
+            lister, self._journal, may, affinity=affinity, relaxed=self._lifted, budget=self._budget
+        )
         self._spreads = Spread.name in settings.policies
         self._context = self._adopt(lister)
         cluster_metrics = ClusterMetrics(daemon.registry)
@@ -182,8 +186,7 @@ class Agent:
 
     def _make_loop(self, hierarchy: Hierarchy, lister: CgroupLister, proc: Proc) -> Loop:
         settings = self._daemon.settings
-        raise_limit()
-        budget = FdBudget()
+        budget = self._budget
         changed = self._watch.take_changed
         reader = HostReader(hierarchy, lister, proc, time.monotonic, budget=budget, changed=changed)
         signals = HostSignals(reader, self._delays, proc)
@@ -191,7 +194,14 @@ class Agent:
         return Loop(
             lambda: self._daemon.settings,
             reader,
-            Beat(signals, self.capabilities, settings.pressure_window_seconds, cpus, self._parts.burnt_seconds),
+            Beat(
+                signals,
+                self.capabilities,
+                settings.pressure_window_seconds,
+                cpus,
+                self._parts.burnt_seconds,
+                lambda: self._daemon.settings.shortage.busy_percent / 100,
+            ),
             PodBook(self._informer, settings.resources),
             self._policies,
             self._context,

@@ -96,12 +96,17 @@ def sum_deltas(before: RunDelay, after: RunDelay) -> Waited | None:
     A thread whose counter fell is another thread with a recycled id: it is left out.
     """
     run = delay = count = 0
-    for tid, (run_ns, delay_ns) in after.times.items():
-        old = before.times.get(tid)
-        if old is None or run_ns < old[0] or delay_ns < old[1]:
+    known = before.times
+    for tid, times in after.times.items():
+        old = known.get(tid)
+        if old is None:
             continue
-        run += run_ns - old[0]
-        delay += delay_ns - old[1]
+        if old is not times:
+            run_ns, delay_ns = times
+            if run_ns < old[0] or delay_ns < old[1]:
+                continue
+            run += run_ns - old[0]
+            delay += delay_ns - old[1]
         count += 1
     if not count:
         return None

@@ -1,5 +1,8 @@
 """Groups in which all was as wanted at the last full look, so that a glance at the values is enough.
 
+A second glance reads files that it holds open and compares their text; the first one, and those that may hold none,
+open them and read the values.
+
 Most rounds change nothing. A full look at a group reads what its writes would need as well, judges each knob anew and
 costs several times as much; it is done when anything that is wanted changed, when a value is not the expected one, and
 now and then in any case, as a glance does not see everything (such as the period of a quota).
@@ -10,11 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.act.knobs import Place
+from agent.act.looks import Look
 from agent.capabilities import Knob, Value
 from agent.host.cgroup import open_group
+from agent.host.fds import FdBudget, GroupFiles
 from agent.host.knobs import ADAPTERS
 from agent.policy.base import Request
 from slacktide.errors import KernelError
@@ -26,17 +31,42 @@ _ROUNDS: Final = 16
 Signature = tuple[object, ...]
 
 
+class Expected(NamedTuple):
+    """A knob, its value, and the one file that tells it (empty: there is no such file)."""
+
+    knob: Knob
+    value: Value | None
+    file: str
+
+
+@dataclass(slots=True)
+class _Place:
+    """One group under one controller. `texts` are what files said when all of `knobs` were as wanted."""
+
+    place: Place
+    version: Version
+    knobs: tuple[Expected, ...]
+    files: GroupFiles
+    texts: Mapping[str, bytes] | None = None
+
+
 @dataclass(slots=True)
 class _Known:
     signature: Signature
-    places: tuple[tuple[Place, Version, tuple[tuple[Knob, Value | None], ...]], ...]
+    places: tuple[_Place, ...]
     rounds: int
+
+    def release(self) -> None:
+        """Close what is held."""
+        for place in self.places:
+            place.files.release()
 
 
 class Calm:
-    """By path of the group. Not thread-safe: the executor owns it."""
+    """By path of the group. `budget` bounds the descriptors that are held. Not thread-safe: the executor owns it."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: FdBudget | None = None) -> None:
+        self._budget = budget or FdBudget()
         self._known: dict[str, _Known] = {}
 
     def glance(self, group: str, signature: Signature) -> bool:
@@ -47,7 +77,7 @@ class Calm:
         known.rounds -= 1
         if known.rounds > 0 and known.signature == signature and _unchanged(known):
             return True
-        del self._known[group]
+        self._known.pop(group).release()
         return False
 
     def remember(
@@ -56,18 +86,24 @@ class Calm:
         signature: Signature,
         first: Place,
         version: Version,
-        values: Iterable[tuple[Place, Version, Knob, Value | None]],
+        looks: Iterable[Look],
     ) -> None:
-        """All of `values` are as wanted. `first` is the group as it was listed, whatever it has there."""
-        by_place: dict[Place, tuple[Version, list[tuple[Knob, Value | None]]]] = {first: (version, [])}
-        for place, own_version, knob, value in values:
-            by_place.setdefault(place, (own_version, []))[1].append((knob, value))
-        places = tuple((place, own, tuple(knobs)) for place, (own, knobs) in by_place.items())
+        """All that `looks` saw is as wanted. `first` is the group as it was listed, whatever it has there."""
+        by_place: dict[Place, tuple[Version, list[Expected]]] = {first: (version, [])}
+        for look in looks:
+            file = ADAPTERS[look.knob].file(look.held, look.version)
+            expected = Expected(look.knob, look.held.value, file)
+            by_place.setdefault(look.place, (look.version, []))[1].append(expected)
+        places = tuple(
+            _Place(place, own, tuple(knobs), GroupFiles(place.directory, place.inode, self._budget))
+            for place, (own, knobs) in by_place.items()
+        )
         self._known[group] = _Known(signature, places, _ROUNDS + hash(group) % _ROUNDS)
 
     def keep(self, groups: Container[str]) -> None:
         """Forget all groups but these."""
-        self._known = {group: known for group, known in self._known.items() if group in groups}
+        for group in [group for group in self._known if group not in groups]:
+            self._known.pop(group).release()
 
 
 def signature_of(inode: int, *requests: Mapping[Knob, Request]) -> Signature:
@@ -80,15 +116,27 @@ def signature_of(inode: int, *requests: Mapping[Knob, Request]) -> Signature:
 
 def _unchanged(known: _Known) -> bool:
     try:
-        for place, version, knobs in known.places:
-            descriptor = open_group(place.directory, place.inode)
-            try:
-                for knob, value in knobs:
-                    if ADAPTERS[knob].glance(descriptor, version) != value:
-                        return False
-            finally:
-                os.close(descriptor)
+        return all(_same_text(place) if place.texts else _same_values(place) for place in known.places)
     except KernelError:
         # The full look says what it is.
         return False
+
+
+def _same_text(place: _Place) -> bool:
+    assert place.texts is not None
+    return place.files.lives() and all(place.files.hot(name) == text for name, text in place.texts.items())
+
+
+def _same_values(place: _Place) -> bool:
+    """Whether all values are as expected, as they are read now; from then on their text is."""
+    names = [expected.file for expected in place.knobs]
+    # Read before the values are: a text that changes in between then differs at the next glance.
+    texts = {name: place.files.hot(name) for name in names} if all(names) else None
+    descriptor = open_group(place.place.directory, place.place.inode)
+    try:
+        if any(ADAPTERS[one.knob].glance(descriptor, place.version) != one.value for one in place.knobs):
+            return False
+    finally:
+        os.close(descriptor)
+    place.texts = texts
     return True

@@ -32,6 +32,7 @@ from agent.act.originals import expected_original
 from agent.capabilities import Capabilities, Knob, Value
 from agent.host.affinity import Affinity
 from agent.host.cgroup import CgroupLister, PodGroup
+from agent.host.fds import FdBudget
 from agent.host.knobs import ADAPTERS, Held, Original, mount_of
 from agent.policy.base import Plan, Request, strictest
 from agent.snapshot import PodIdentity
@@ -75,8 +76,8 @@ class Outcome:
 
 class Executor:
     """Owns the journal. `counters` are totals since start: writes, drift, fights, vanished, refused, mismatch,
-    journal_errors, and those of MaskWriter. `relaxed` tells how often the watchdog lifted limits. Not thread-safe: the
-    control thread owns it.
+    journal_errors, and those of MaskWriter. `relaxed` tells how often the watchdog lifted limits. `budget` bounds the
+    descriptors that are held. Not thread-safe: the control thread owns it.
     """
 
     def __init__(
@@ -90,10 +91,16 @@ class Executor:
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_source.random,
         relaxed: Callable[[], int] = lambda: 0,
+        budget: FdBudget | None = None,
     ) -> None:
         self._lister = lister
-        self._hierarchy = lister.hierarchy
         self._looks = Looks(lister)
+        self._binding = frozenset(
+            knob
+            for knob, adapter in ADAPTERS.items()
+            if (mount := mount_of(lister.hierarchy, knob)) is not None and mount.version in adapter.binds_children
+        )
+        """Knobs with which a pod's value binds those of its containers on this node."""
         self._journal = journal
         self._capabilities = capabilities
         self._write = write
@@ -106,7 +113,7 @@ class Executor:
         self._problems: list[str] = []
         self._notes: list[Entry] = []
         self._glanced: set[str] = set()
-        self._calm = Calm()
+        self._calm = Calm(budget)
         self._content: list[Look] = []
         self._plan = Plan()
         self._now = 0.0
@@ -246,7 +253,7 @@ class Executor:
         """The pod's group and those of its containers."""
         own = wishes.get(pod.group, {})
         yield Group(group=pod.group, inode=pod.inode, wanted=own, follow={}, identity=identity, container=False)
-        follow = {knob: request for knob, request in own.items() if self._binds_children(knob)}
+        follow = {knob: request for knob, request in own.items() if knob in self._binding}
         for container in pod.containers:
             yield Group(
                 group=container.group,
@@ -256,10 +263,6 @@ class Executor:
                 identity=identity,
                 container=True,
             )
-
-    def _binds_children(self, knob: Knob) -> bool:
-        mount = mount_of(self._hierarchy, knob)
-        return mount is not None and mount.version in ADAPTERS[knob].binds_children
 
     def _steps(self, group: Group) -> list[Step]:
         """What differs for one group."""
@@ -285,8 +288,9 @@ class Executor:
         if len(self._content) == len(knobs) and not self._journal.lost:
             listed, version = self._looks.place(group), self._lister.version
             assert version is not None
-            values = [(look.place, look.version, look.knob, look.held.value) for look in self._content]
-            self._calm.remember(group.group, signature, listed, version, values)
+            # A knob that this kernel lacks is looked for in the full look alone.
+            there = [look for look in self._content if not look.held.absent]
+            self._calm.remember(group.group, signature, listed, version, there)
         return steps
 
     def _lasting_of(self, group: str, knobs: Iterable[Knob]) -> dict[Knob, Request]:

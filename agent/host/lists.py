@@ -7,15 +7,21 @@ list until then, unless the caller knows better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent.host.births import Births
 from agent.host.cgroup import CgroupLister, PodGroup, tids_in
 from agent.threads import GroupKey
 
+_SPARE: Final = 64
+"""Pods that are gone and may still be remembered."""
+
 LIST_TURNS: Final = 4
 """A group is listed at each so many looks, whatever was born: not all at the same one."""
+
+Place = tuple[GroupKey, str]
+"""A group and its directory."""
 
 Listed = tuple[GroupKey, str, list[int]]
 """A group, its directory, and the ids of the threads in it."""
@@ -31,6 +37,7 @@ class ThreadLists:
         self._lister = lister
         self._births = None if patient else Births(proc_root, aftermath=2)
         self._known: dict[GroupKey, list[int]] = {}
+        self._places: dict[str, tuple[PodGroup, tuple[Place, ...]]] = {}
         self._looks = 0
 
     def of(self, pods: Sequence[PodGroup], alive: Callable[[int], bool] = lambda _tid: True) -> list[Listed]:
@@ -53,13 +60,18 @@ class ThreadLists:
                 known[key] = tids
                 found.append((key, directory, tids))
         self._known = known
+        if len(self._places) > 2 * len(pods) + _SPARE:
+            self._places = {pod.group: self._places[pod.group] for pod in pods}
         return found
 
-    def places(self, pod: PodGroup) -> Iterator[tuple[GroupKey, str]]:
+    def places(self, pod: PodGroup) -> tuple[Place, ...]:
         """A pod's group and those of its containers, with their directories."""
-        yield GroupKey(pod.group, pod.inode), self._lister.absolute(pod.group)
-        for container in pod.containers:
-            yield GroupKey(container.group, container.inode), self._lister.absolute(container.group)
+        known = self._places.get(pod.group)
+        if known is None or known[0] is not pod:
+            groups = ((pod.group, pod.inode), *((one.group, one.inode) for one in pod.containers))
+            known = pod, tuple((GroupKey(*group), self._lister.absolute(group[0])) for group in groups)
+            self._places[pod.group] = known
+        return known[1]
 
     def tids(self, directory: str) -> list[int]:
         """Threads in one group now; none when it went away."""

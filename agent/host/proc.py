@@ -136,19 +136,18 @@ class Proc:
 
     def _beat_file(self, name: str) -> bytes:
         """The beginning of a file, through a held descriptor. Raises KernelError."""
-        path = os.path.join(self.root, name)
         try:
             if name not in self._held:
-                self._held[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._held[name] = os.open(os.path.join(self.root, name), os.O_RDONLY | os.O_CLOEXEC)
             return os.pread(self._held[name], _BEAT_BYTES, 0)
         except OSError as error:
-            raise translate(path, error) from error
+            raise translate(os.path.join(self.root, name), error) from error
 
     def _busy(self) -> float | None:
         found = _CPU.match(self._beat_file("stat"))
         if not found:
             return None
-        user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in found.groups())
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, found.groups())
         return (user + nice + system + irq + softirq + steal) / _TICK
 
     def _available(self) -> int | None:

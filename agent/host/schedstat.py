@@ -81,8 +81,11 @@ class RunDelayReader:
             new = dict(zip(read, zip(numbers[::3], numbers[1::3], strict=True), strict=True))
         else:
             new = self._one_by_one(read, texts)
-        self._active.update(tid for tid, times in new.items() if self._times.get(tid) != times)
-        self._times.update(new)
+        # What did not change stays the same object, which is what `sum_deltas` looks at first.
+        known = self._times
+        changed = {tid: times for tid, times in new.items() if known.get(tid) != times}
+        self._active.update(changed)
+        known.update(changed)
         return RunDelay(at=at, times=dict(self._times), threads=self._threads)
 
     def _due(self) -> list[int]:

@@ -114,8 +114,10 @@ class TwoPods(Signals):
         self.followed = ()
         self.share = 0.0
         self.delay_ns = 0
+        self.looks = 0
 
     def cpu_psi(self, group):
+        self.looks += 1
         return None if group == BARE else PsiTotals(some_us=int(self.now * self.share * 1e6), full_us=None)
 
     def follow(self, groups):
@@ -180,6 +182,43 @@ def test_an_ls_without_threads_waits_for_nothing_and_unreadable_threads_are_unkn
     assert pressure.value == 0.0
     signals.now, signals.delay = 0.1, RunDelay(at=0.1, times={}, threads=4)
     assert beat.take().pressure is None
+
+
+def test_pressure_of_a_calm_node_is_read_less_often_and_a_surge_ends_that_at_once():
+    signals = TwoPods()
+    beat = Beat(signals, capable(psi=True), 0.25, 2, busy_ratio=lambda: 0.75)
+    beat.follow([LS], 0.3)
+    beat.take()
+    signals.now, signals.busy = 0.05, 0.02
+    assert beat.take(whole=False).pressure == beat.take().pressure, "the first window is not known yet"
+
+    def step(seconds, busy_cpus, share):
+        signals.now += seconds
+        signals.busy += seconds * busy_cpus
+        signals.looks = 0
+        signals.share = share
+        return beat.take(whole=False)
+
+    looked = []
+    for _ in range(12):
+        reading = step(0.05, 0.4, 0.1)
+        looked.append(signals.looks > 0)
+        assert reading.pressure is not None
+        assert reading.node_busy_ratio == pytest.approx(0.2, abs=0.01)
+    assert looked.count(True) == 3, "every 0.2 s"
+    assert step(0.05, 2.0, 0.9).node_busy_ratio > 0.2
+    assert step(0.05, 2.0, 0.9).pressure.value > 0.5, "in the beat in which the CPUs are busy LS is looked at"
+    assert beat.take(whole=True).at == signals.now
+
+
+def test_a_node_on_which_ls_may_always_be_short_is_looked_at_in_each_beat():
+    signals = TwoPods()
+    beat = Beat(signals, capable(psi=True), 0.25, 2, busy_ratio=lambda: 0.0)
+    beat.follow([LS], 0.3)
+    for number in range(6):
+        signals.now, signals.looks = 0.05 * number, 0
+        beat.take(whole=False)
+        assert signals.looks == 1
 
 
 def test_node_busy_over_the_window():

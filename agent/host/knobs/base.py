@@ -92,6 +92,11 @@ class Adapter:
         """The value alone, as `read` has it, with as few calls as may be. Raises a KernelError."""
         return self.read(fd, version).value
 
+    def file(self, held: Held, version: Version) -> str:
+        """The one file whose text is the same as long as `glance` gives what is held; empty where there is none."""
+        del held, version
+        return ""
+
     def problem(self, wanted: Value) -> str | None:
         """Why a request with this value must not be carried out, None when it may."""
         raise NotImplementedError

@@ -38,6 +38,11 @@ class Idle(Adapter):
         del version
         return int(short_number(cpu.IDLE_FILE, fd) != 0)
 
+    def file(self, held: Held, version: Version) -> str:
+        """Its only one."""
+        del held, version
+        return cpu.IDLE_FILE
+
     def problem(self, wanted: Value) -> str | None:
         """0 or 1."""
         return whole_number(wanted, 0, 1)
@@ -83,6 +88,11 @@ class Weight(Adapter):
         """The weight."""
         return short_number(cpu.WEIGHT_FILE[version], fd)
 
+    def file(self, held: Held, version: Version) -> str:
+        """Its only one."""
+        del held
+        return cpu.WEIGHT_FILE[version]
+
     def problem(self, wanted: Value) -> str | None:
         """Range of shares, the wider of both."""
         return whole_number(wanted, 1, _WEIGHTS[Version.V1][1])
@@ -124,6 +134,11 @@ class Quota(Adapter):
             return None if quota < 0 else quota
         word = short_text(cpu.V2_QUOTA_FILE, fd).partition(" ")[0]
         return int(word) if is_count(word) else None
+
+    def file(self, held: Held, version: Version) -> str:
+        """Its only one."""
+        del held
+        return cpu.V1_QUOTA_FILE if version is Version.V1 else cpu.V2_QUOTA_FILE
 
     def problem(self, wanted: Value) -> str | None:
         """Below 10 millicores the kernel refuses, at its usual period."""

@@ -42,6 +42,11 @@ class Cpuset(Adapter):
         del version
         return _canonical(short_text(_FILE, fd)) or None
 
+    def file(self, held: Held, version: Version) -> str:
+        """Its only one."""
+        del held, version
+        return _FILE
+
     def problem(self, wanted: Value) -> str | None:
         """At least one CPU, in the kernel's form."""
         try:

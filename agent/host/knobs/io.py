@@ -53,6 +53,11 @@ class IoWeight(Adapter):
                 return Held(value=_default_weight(name, text), name=name)
         return Held(absent=f"no I/O scheduler here takes weights (none of {', '.join(_FILES[version])})")
 
+    def file(self, held: Held, version: Version) -> str:
+        """The one that this kernel has."""
+        del version
+        return held.name
+
     def problem(self, wanted: Value) -> str | None:
         """Range of v2."""
         return whole_number(wanted, _SCALES["io.weight"].low, _SCALES["io.weight"].high)

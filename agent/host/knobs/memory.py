@@ -54,6 +54,11 @@ class MemoryMax(_Limit):
         text = short_text(_MAX[version], fd).strip()
         return int(text) if is_count(text) and int(text) < _V1_UNLIMITED else None
 
+    def file(self, held: Held, version: Version) -> str:
+        """Its only one."""
+        del held
+        return _MAX[version]
+
     def writes(self, change: Change) -> Iterator[tuple[str, str | int]]:
         """On v1 the limit of memory and swap makes way first."""
         if change.version is Version.V1:
@@ -76,6 +81,11 @@ class MemoryHigh(_Limit):
             return Held(absent="cgroup v1 has no memory.high")
         value, absent = _limit(fd, _HIGH)
         return Held(value=value, absent=absent)
+
+    def file(self, held: Held, version: Version) -> str:
+        """Its only one."""
+        del held, version
+        return _HIGH
 
     def writes(self, change: Change) -> Iterator[tuple[str, str | int]]:
         """One."""

@@ -37,6 +37,11 @@ class PidsMax(Adapter):
         del version
         return limit(short_text(_FILE, fd).encode(), _FILE)
 
+    def file(self, held: Held, version: Version) -> str:
+        """Its only one."""
+        del held, version
+        return _FILE
+
     def problem(self, wanted: Value) -> str | None:
         """At least one task must be able to live."""
         return whole_number(wanted, *_RANGE)
