@@ -14,9 +14,6 @@ from agent.host.births import Births
 from agent.host.cgroup import CgroupLister, PodGroup, tids_in
 from agent.threads import GroupKey
 
-_SPARE: Final = 64
-"""Pods that are gone and may still be remembered."""
-
 LIST_TURNS: Final = 4
 """A group is listed at each so many looks, whatever was born: not all at the same one."""
 
@@ -60,7 +57,7 @@ class ThreadLists:
                 known[key] = tids
                 found.append((key, directory, tids))
         self._known = known
-        if len(self._places) > 2 * len(pods) + _SPARE:
+        if len(self._places) > len(pods):
             self._places = {pod.group: self._places[pod.group] for pod in pods}
         return found
 

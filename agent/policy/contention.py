@@ -9,9 +9,9 @@ is **no** quota: beside the idle class a quota only hurts. Measured at 60 % LS l
 alone instead of 1.03 to 1.1, since each throttled moment leaves CPUs with fewer BE threads, and it cost BE a tenth
 of its share.
 
-Release: one step (`step_percent` of the node) after `quiet_seconds` of calm turns. Neither short nor calm is the
-hold band, where nothing moves. A signal that is missing holds, too, unless this node has never given one (then only a
-drill or CPI can have cut). At the floor the rung is exhausted: what stays then is for the next rungs.
+Release: one step (`step_percent` of the node) after `quiet_seconds` of calm turns, then two, then four. Neither short
+nor calm is the hold band, where nothing moves. A signal that is missing holds, too, unless this node has never given
+one (then only a drill or CPI can have cut). At the floor the rung is exhausted: what stays is for the next rungs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """A CPU limit on BE as a whole: cut at once, held, released by steps. Pure; *suppress* and *contention* use it.
 
+Releases that no cut comes between grow: one step, two, four, four. A cut for one noisy moment is over in a few of
+them, and where LS does suffer the next cut begins anew with one.
+
 "No limit" is None and not a number: the first cut sets the limit, it never steps down from somewhere, and the step
-that would reach capacity takes it away. As a rung (`agent.policy.rung`) its level is the number of release steps
-that are left until there is no limit, so a cut raises the level at once and each release lowers it by one. The limit
-itself is finer than a step: a cut is exact.
+that would reach capacity takes it away. As a rung (`agent.policy.rung`) its level is the number of single steps
+that are left until there is no limit, so a cut raises the level at once and releases lower it. The limit itself is
+finer than a step: a cut is exact.
 
 The limit is divided over BE pods by water-filling on demand (use, or all of it for a pod that was throttled), at
 least `be_pod_min_millis` each.
@@ -32,6 +35,9 @@ THROTTLED: Final = 0.05
 """A pod throttled in more than this share of periods wants more than it used."""
 
 RESPLIT_TURNS: Final = 5
+
+MOST_STEPS: Final = 4
+"""Steps in one release."""
 
 
 class LimitSettings(Settings, frozen=True, kw_only=True):
@@ -103,10 +109,11 @@ class Division:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitState:
-    """`limit_millis` None is no limit. `cut_at` is when it was last cut, monotonic seconds."""
+    """`limit_millis` None is no limit. `cut_at` is when it was last cut, monotonic seconds, `releases` those since."""
 
     limit_millis: int | None = None
     cut_at: float | None = None
+    releases: int = 0
     rung: RungState = field(default_factory=RungState)
 
     @property
@@ -167,14 +174,14 @@ def _at(state: LimitState, limit: int, now: float, room: Room) -> LimitState:
 
 
 def _raised(held: LimitState, limit: int, after: RungState, cap: int | None, room: Room, reason: str) -> LimitState:
-    raised = limit + room.step
+    raised = limit + room.step * min(MOST_STEPS, 1 << held.releases)
     if cap is None and raised >= room.capacity:
         return LimitState(rung=RungState(since=after.since))
     raised = min(raised, room.capacity if cap is None else max(limit, cap))
     if raised == limit:
         return replace(held, rung=replace(held.rung, reason=reason))
     rung = replace(after, level=room.steps(raised), reason=f"{reason}: released one step")
-    return replace(held, limit_millis=raised, rung=rung)
+    return replace(held, limit_millis=raised, rung=rung, releases=min(held.releases + 1, MOST_STEPS))
 
 
 def status(name: str, state: LimitState, room: Room, opens_when: str) -> RungStatus:

@@ -125,14 +125,22 @@ def test_ls_use_that_is_not_known_holds_and_cuts_to_the_floor_when_ls_is_short()
 
 def test_release_is_slow_and_ends_without_a_limit():
     limits, state = run(turns(node(), 26), at_limit(100))
-    assert limits[:8] == [100, 100, 300, 300, 500, 500, 700, 700]
-    assert limits[-1] is None
+    assert limits[:8] == [100, 100, 300, 300, 700, 700, 1500, 1500]
+    assert limits[8:] == [None] * 18
     assert state.limit.reason == ""
+
+
+def test_after_a_new_cut_release_begins_with_one_step():
+    _, state = run(turns(node(), 4), at_limit(300))
+    assert state.limit.releases == 1
+    cut, state = decide(node(at=105.0, pressure=SHORT), state)
+    limits, _ = run(turns(node(), 7, start=106.0), state)
+    assert [limit - cut.be_limit_millis for limit in limits] == [0, 0, 200, 200, 600, 600, 1400]
 
 
 def test_a_late_turn_does_not_make_release_faster():
     limits, _ = run(turns(node(), 10, seconds=30.0), at_limit(100))
-    assert limits == [100, 300, 500, 700, 900, 1100, 1300, 1500, 1700, 1900]
+    assert limits == [100, 300, 700, 1500, *[None] * 6]
 
 
 def test_the_hold_band_moves_nothing():

@@ -208,6 +208,7 @@ class Watch:
     def __init__(self):
         self.seen_signal = False
         self.cut_at = -1e9
+        self.steps = 4
         self.limits_seen = []
         self.rungs = {}
 
@@ -227,11 +228,14 @@ class Watch:
             assert snapshot.shortage.calm or unseen, "nothing is given without knowing that LS is calm"
             assert snapshot.of(Tier.LS).cpu_millis is not None
             assert snapshot.at - self.cut_at >= ContentionSettings().min_dwell_seconds
-            step = CAPACITY // 10 + (CORE if any(knob is Knob.CPUSET for _, knob in before.settings) else 0)
+            step = self.steps * (CAPACITY // 10) + (
+                CORE if any(knob is Knob.CPUSET for _, knob in before.settings) else 0
+            )
             lately = [limit for at, limit in self.limits_seen if snapshot.at - at < ContentionSettings().quiet_seconds]
-            assert new <= min(lately, default=new) + step or new == CAPACITY, "one step in a quiet time"
+            assert new <= min(lately, default=new) + step or new == CAPACITY, "one, two or four steps in a quiet time"
+            self.steps = min(4, 2 * self.steps)
         if new < old:
-            self.cut_at = snapshot.at
+            self.cut_at, self.steps = snapshot.at, 1
         self.limits_seen.append((snapshot.at, new))
 
     def levels(self, at, plan):

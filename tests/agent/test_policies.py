@@ -145,7 +145,7 @@ def test_a_signal_that_went_away_gives_nothing_back():
 
 def test_release_is_slow_and_ends_without_a_limit():
     limits, state = run(turns(node(), 26), at_limit(100))
-    assert limits[:7] == [100, 100, 300, 300, 500, 500, 700]
+    assert limits[:7] == [100, 100, 300, 300, 700, 700, 1500]
     assert limits[-1] is None
     assert state.limit.reason == ""
 
@@ -275,7 +275,7 @@ def test_what_a_pod_may_use_is_remembered_while_the_kernel_shows_our_list():
     assert state.limit.limit_millis is None
     desired, _ = decide(many(ls=0, pods=confined, pressure=NEAR), replace(state, limit=LimitState(limit_millis=6000)))
     state = at_limit(100)
-    for number in range(20):
+    for number in range(6):
         desired, state = decide(many(ls=0, at=300.0 + number, pods=confined), state, CPUSET)
         if asked(desired):
             confined = (confined[0], pod("be", cpuset=asked(desired)["kubepods/be"]))
@@ -290,7 +290,7 @@ def test_growth_by_cpus_is_bounded_and_shrinking_is_not():
         confined = asked(desired).get("kubepods/be", "0-7")
         seen.append(len(state.cpusets.chosen) or 8)
     assert seen == sorted(seen)
-    assert max(after - before for before, after in pairwise(seen)) == 2
+    assert max(after - before for before, after in pairwise(seen)) == 4
     assert seen[-1] == 8
     desired, _ = decide(many(ls=None, at=200.0, pods=pods), state, CPUSET)
     assert len(asked(desired)["kubepods/be"].split(",")) == 2
