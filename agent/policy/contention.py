@@ -1,6 +1,7 @@
 """Policy *contention*: while LS is short of CPU, BE's CPU limit is cut, within one beat.
 
     first cut   what `pressed_target_percent` of the node leaves beside LS and SYSTEM, at most half of what BE uses
+                (not looked at while a BE pod is too young to have a use)
     next cuts   half of the limit, and at most half of BE's use, each time `settle_seconds` after the last, down to
                 the floor: max(be_min_millis, pods * be_pod_min_millis)
 
@@ -56,11 +57,16 @@ class ContentionSettings(LimitSettings, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentionState:
-    """The limit and its last division. `signalled`: LS pressure was read at least once."""
+    """The limit and its last division. `signalled`: LS pressure was read at least once.
+
+    `seen` are the BE pods of the last turn, `grown` those of the last two: only their use is that of a whole turn.
+    """
 
     limit: LimitState = field(default_factory=LimitState)
     division: Division | None = None
     signalled: bool = False
+    seen: frozenset[str] = frozenset()
+    grown: frozenset[str] = frozenset()
 
 
 class Contention:
@@ -85,9 +91,13 @@ class Contention:
         pods = snapshot.pods_of(Tier.BE)
         room = room_of(snapshot, len(pods), settings)
         seen = signalled(snapshot, before=state.signalled)
-        judgement = _judge(snapshot, state.limit, settings, room, be_here=bool(pods), seen=seen)
+        groups = frozenset(pod.group for pod in pods)
+        if not snapshot.urgent:
+            state = replace(state, seen=groups, grown=state.seen & groups)
+        use = snapshot.of(Tier.BE).cpu_millis if groups <= state.grown else None
+        judgement = _judge(snapshot, state.limit, settings, room, use, be_here=bool(pods), seen=seen)
         limit = moved(state.limit, judgement, snapshot.at, room, settings, urgent=snapshot.urgent)
-        after = ContentionState(limit=limit, signalled=seen)
+        after = replace(state, limit=limit, division=None, signalled=seen)
         if Knob.QUOTA not in context.capabilities.writable:
             return Desired(reason="a CPU quota cannot be set on this node"), after
         rung = status(self.name, limit, room, OPENS_WHEN)
@@ -103,13 +113,20 @@ class Contention:
 
 
 def _judge(
-    snapshot: NodeSnapshot, state: LimitState, settings: ContentionSettings, room: Room, *, be_here: bool, seen: bool
+    snapshot: NodeSnapshot,
+    state: LimitState,
+    settings: ContentionSettings,
+    room: Room,
+    use: int | None,
+    *,
+    be_here: bool,
+    seen: bool,
 ) -> Judgement:
     verdict = snapshot.shortage
     if verdict is None:
         return Judgement(cap=None, calm=False, reason="nobody judged whether LS is short")
     if verdict.short and be_here:
-        return Judgement(cap=_cut(snapshot, state, settings, room), calm=False, reason=verdict.reason)
+        return Judgement(cap=_cut(snapshot, state, settings, room, use), calm=False, reason=verdict.reason)
     if verdict.short:
         return Judgement(cap=None, calm=False, reason="LS is short of CPU, but no BE pod is here")
     if protected_use(snapshot) is None:
@@ -118,10 +135,10 @@ def _judge(
     return Judgement(cap=None, calm=calm, reason=verdict.reason)
 
 
-def _cut(snapshot: NodeSnapshot, state: LimitState, settings: ContentionSettings, room: Room) -> int:
+def _cut(snapshot: NodeSnapshot, state: LimitState, settings: ContentionSettings, room: Room, use: int | None) -> int:
     """The limit while LS is short: the first cut, the next one, or what holds until the last one has settled."""
     first = leaves(room, protected_use(snapshot), settings.pressed_target_percent)
-    limit, use = state.limit_millis, snapshot.of(Tier.BE).cpu_millis
+    limit = state.limit_millis
     if limit is not None and state.cut_at is not None and snapshot.at - state.cut_at < settings.settle_seconds:
         return min(limit, first)
     halves = [half // 2 for half in (limit, use) if half is not None]

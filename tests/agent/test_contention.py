@@ -19,17 +19,21 @@ from tests.agent.nodes import ALL, CONTEXT, DRILL, NEAR, SHORT, judged, node, po
 SETTINGS = ContentionSettings()
 
 
+GROWN = {"seen": frozenset({"kubepods/be"}), "grown": frozenset({"kubepods/be"})}
+"""The pod of `node` was there in the turns before."""
+
+
 def at_limit(millis, cut_at=0.0, **more):
-    return ContentionState(limit=LimitState(limit_millis=millis, cut_at=cut_at), **more)
+    return ContentionState(limit=LimitState(limit_millis=millis, cut_at=cut_at), **GROWN, **more)
 
 
 def decide(snapshot, state=None, settings=SETTINGS, context=CONTEXT):
-    return Contention().decide(snapshot, state or Contention().start(context), settings, context)
+    return Contention().decide(snapshot, state or ContentionState(**GROWN), settings, context)
 
 
 def run(snapshots, state=None, settings=SETTINGS, context=CONTEXT):
     limits = []
-    state = state or ContentionState()
+    state = state or ContentionState(**GROWN)
     for snapshot in snapshots:
         _, state = decide(snapshot, state, settings, context)
         limits.append(state.limit.limit_millis)
@@ -87,6 +91,21 @@ def test_pressure_without_a_be_pod_is_not_bes_doing():
 def test_what_ls_waits_for_itself_is_no_reason_to_cut():
     alone = Pressure(kind="run-delay", value=1.4, natural=0.5, window_seconds=0.25)
     assert decide(node(pressure=alone))[1].limit.limit_millis is None
+
+
+def test_the_use_of_a_pod_that_just_came_is_no_measure():
+    alone = node(ls=300, system=50, be=0, pods=(pod("ls", Tier.LS),))
+    with_be = replace(node(ls=300, system=50, be=40), at=alone.at + 1)
+    _, state = decide(alone, ContentionState())
+    arrived = replace(with_be, urgent=True, pressure=SHORT, tiers=alone.tiers)
+    assert decide(judged(arrived), state)[0].be_limit_millis == 1600 - 350, "what the tiers use is of before it came"
+    _, state = decide(with_be, state)
+    again = replace(with_be, urgent=True, pressure=SHORT)
+    assert decide(judged(again), state)[0].be_limit_millis == 1600 - 350, "a part of a turn"
+    _, state = decide(replace(with_be, at=alone.at + 2), state)
+    assert decide(judged(replace(again, at=alone.at + 2.1)), state)[0].be_limit_millis == 100, (
+        "half of 40, or the floor"
+    )
 
 
 def test_psi_has_its_own_cut():

@@ -34,8 +34,8 @@ def tree(tmp_path, version):
 @pytest.mark.parametrize(
     ("version", "files"),
     [
-        (Version.V1, {"cpu/slacktide-x/cpu.shares": "8192", "memory/slacktide-x/memory.limit_in_bytes": "1000"}),
-        (Version.V2, {"all/slacktide-x/cpu.weight": "800", "all/slacktide-x/memory.max": "1000"}),
+        (Version.V1, {"cpu/slacktide-x/cpu.shares": "256", "memory/slacktide-x/memory.limit_in_bytes": "1000"}),
+        (Version.V2, {"all/slacktide-x/cpu.weight": "25", "all/slacktide-x/memory.max": "1000"}),
     ],
 )
 def test_weight_limit_and_membership(tmp_path, version, files):
