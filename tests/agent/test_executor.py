@@ -9,6 +9,7 @@ from agent.act.executor import Executor, PlanError
 from agent.act.journal import FILE_NAME, Journal
 from agent.act.relax import relax
 from agent.capabilities import Capabilities, Knob
+from agent.host.fds import FdBudget
 from agent.policy.base import Plan, Request
 from agent.snapshot import PodIdentity
 from slacktide.kernel.hierarchy import Version
@@ -34,7 +35,8 @@ class Rig:
 
     def start(self, boot="boot"):
         self.journal = Journal(str(self.state), boot)
-        self.executor = Executor(self.tree.lister(), self.journal, ALL, self.writer)
+        self.budget = FdBudget()
+        self.executor = Executor(self.tree.lister(), self.journal, ALL, self.writer, budget=self.budget)
         return self.executor.adopt()
 
     def apply(self, *wishes, identities=None):
@@ -139,6 +141,26 @@ def test_a_reset_by_the_kubelet_is_put_back_in_one_round_and_counted(rig):
     assert rig.executor.counters["drift"] == 2
     rig.apply((POD, Knob.QUOTA, 150))
     assert rig.executor.counters["drift"] == 2
+
+
+def test_files_that_are_looked_at_each_round_are_held_within_the_budget_and_let_go(rig):
+    for _ in range(5):
+        rig.apply((POD, Knob.QUOTA, 150), (LEAF, Knob.IDLE, 1))
+    assert rig.budget.held == 3, "the quota of the pod binds its container, too"
+    rig.budget.shed()
+    rig.tree.put(LEAF, "cpu.idle", 0)
+    rig.apply((POD, Knob.QUOTA, 150), (LEAF, Knob.IDLE, 1))
+    assert rig.tree.read(LEAF, "cpu.idle") == "1", "also without a descriptor"
+    assert rig.budget.held == 0
+
+
+def test_of_a_group_that_nothing_is_wanted_of_nothing_is_held(rig):
+    for _ in range(5):
+        rig.apply((POD, Knob.QUOTA, 150))
+    assert rig.budget.held == 1
+    for _ in range(2):
+        rig.apply()
+    assert rig.budget.held == 0
 
 
 def test_a_new_limit_from_outside_becomes_the_original(rig):

@@ -11,7 +11,7 @@ from agent.eviction import Victim, Way
 from agent.loop import Loop
 from agent.pods import PodBook
 from agent.policy.base import Context, Desired, Request
-from agent.policy.registry import build
+from agent.policy.registry import POLICIES, build
 from agent.policy.suppress import SuppressSettings
 from agent.settings import AgentSettings, ReportSettings
 from agent.threads import MaskPlan
@@ -301,6 +301,26 @@ def test_crane_614_a_policy_that_fails_keeps_its_limit_and_stops_no_other(caplog
     rig.host.delay_rate = 12.0
     rig.run(1)
     assert rig.limit < 300, "contention still cuts"
+
+
+def test_every_urgent_policy_says_what_alarms_it():
+    for name in POLICIES:
+        (policy,) = build([name])
+        assert policy.urgent == hasattr(policy, "alarmed"), name
+
+
+class Startled(Ceiling):
+    """Cannot say whether it is alarmed."""
+
+    def alarmed(self, glimpse, state, settings):
+        raise ZeroDivisionError
+
+
+def test_a_policy_that_cannot_say_whether_it_is_alarmed_is_asked():
+    rig = Rig(policies=(Startled(),))
+    rig.run(3)
+    assert rig.loop.counters["cuts"] > 0
+    assert rig.loop.counters["errors"] == 0
 
 
 class Wrong:
