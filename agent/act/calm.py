@@ -1,7 +1,7 @@
-"""Groups in which all was as wanted at the last full look, so that a glance at the values is enough.
+"""Groups in which all was as wanted at the last full look, so that a glance is enough.
 
-A second glance reads files that it holds open and compares their text; the first one, and those that may hold none,
-open them and read the values.
+The first glance reads the values anew and keeps the text of their files; the others compare that text, through
+descriptors that are held as long as the budget allows it.
 
 Most rounds change nothing. A full look at a group reads what its writes would need as well, judges each knob anew and
 costs several times as much; it is done when anything that is wanted changed, when a value is not the expected one, and
@@ -14,6 +14,7 @@ import os
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from agent.act.knobs import Place
 from agent.act.looks import Look
@@ -26,7 +27,7 @@ from slacktide.errors import KernelError
 from slacktide.kernel.hierarchy import Version
 
 _ROUNDS: Final = 16
-"""Rounds between full looks; groups are spread over twice as many."""
+"""Rounds between full looks; groups are spread over twice as many, alike in each run."""
 
 Signature = tuple[object, ...]
 
@@ -98,7 +99,7 @@ class Calm:
             _Place(place, own, tuple(knobs), GroupFiles(place.directory, place.inode, self._budget))
             for place, (own, knobs) in by_place.items()
         )
-        self._known[group] = _Known(signature, places, _ROUNDS + hash(group) % _ROUNDS)
+        self._known[group] = _Known(signature, places, _ROUNDS + crc32(group.encode()) % _ROUNDS)
 
     def keep(self, groups: Container[str]) -> None:
         """Forget all groups but these."""
@@ -116,7 +117,7 @@ def signature_of(inode: int, *requests: Mapping[Knob, Request]) -> Signature:
 
 def _unchanged(known: _Known) -> bool:
     try:
-        return all(_same_text(place) if place.texts else _same_values(place) for place in known.places)
+        return all(_same_values(place) if place.texts is None else _same_text(place) for place in known.places)
     except KernelError:
         # The full look says what it is.
         return False
@@ -134,7 +135,7 @@ def _same_values(place: _Place) -> bool:
     texts = {name: place.files.hot(name) for name in names} if all(names) else None
     descriptor = open_group(place.place.directory, place.place.inode)
     try:
-        if any(ADAPTERS[one.knob].glance(descriptor, place.version) != one.value for one in place.knobs):
+        if any(ADAPTERS[one.knob].read(descriptor, place.version).value != one.value for one in place.knobs):
             return False
     finally:
         os.close(descriptor)

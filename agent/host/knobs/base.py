@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import enum
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import msgspec
 
 from agent.capabilities import Knob, Value
-from agent.host.parse import number
-from slacktide.kernel.files import translate
 from slacktide.kernel.hierarchy import Version
-
-_SHORT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +83,8 @@ class Adapter:
         """What the kernel holds now. Raises a KernelError: Gone when the group went away."""
         raise NotImplementedError
 
-    def glance(self, fd: int, version: Version) -> Value | None:
-        """The value alone, as `read` has it, with as few calls as may be. Raises a KernelError."""
-        return self.read(fd, version).value
-
     def file(self, held: Held, version: Version) -> str:
-        """The one file whose text is the same as long as `glance` gives what is held; empty where there is none."""
+        """The one file whose text is the same as long as the value that is held is; empty where there is none."""
         del held, version
         return ""
 
@@ -134,27 +125,6 @@ class Adapter:
     def writes(self, change: Change) -> Iterator[tuple[str, str | int]]:
         """File and text of each write, in order."""
         raise NotImplementedError
-
-
-def short_text(name: str, fd: int) -> str:
-    """Content of a short file of the group. Raises a KernelError."""
-    return _short(name, fd).decode("utf-8", "replace")
-
-
-def short_number(name: str, fd: int) -> int:
-    """Number in a file of the group. Raises a KernelError: Refused where there is none."""
-    return number(_short(name, fd), name)
-
-
-def _short(name: str, fd: int) -> bytes:
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=fd)
-        try:
-            return os.read(descriptor, _SHORT)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise translate(name, error) from error
 
 
 def whole_number(value: Value, low: int, high: int) -> str | None:

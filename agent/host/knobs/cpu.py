@@ -10,8 +10,7 @@ from typing import Final
 
 from agent.capabilities import Knob, Value
 from agent.host import cpu
-from agent.host.knobs.base import Adapter, Change, Held, Original, Phase, short_number, short_text, whole_number
-from agent.host.parse import is_count
+from agent.host.knobs.base import Adapter, Change, Held, Original, Phase, whole_number
 from slacktide.kernel.hierarchy import Version
 
 _WEIGHTS: Final = {Version.V1: (2, 262_144), Version.V2: (1, 10_000)}
@@ -32,11 +31,6 @@ class Idle(Adapter):
         if idle is None:
             return Held(absent=f"this kernel has no {cpu.IDLE_FILE}")
         return Held(value=int(idle != 0), weight=cpu.optional_int(fd, cpu.WEIGHT_FILE[version]), idle=idle != 0)
-
-    def glance(self, fd: int, version: Version) -> Value | None:
-        """The switch."""
-        del version
-        return int(short_number(cpu.IDLE_FILE, fd) != 0)
 
     def file(self, held: Held, version: Version) -> str:
         """Its only one."""
@@ -84,10 +78,6 @@ class Weight(Adapter):
             return Held(absent=f"this kernel has no {cpu.WEIGHT_FILE[version]}")
         return Held(value=weight, weight=weight, idle=bool(cpu.optional_int(fd, cpu.IDLE_FILE)), name=version.name)
 
-    def glance(self, fd: int, version: Version) -> Value | None:
-        """The weight."""
-        return short_number(cpu.WEIGHT_FILE[version], fd)
-
     def file(self, held: Held, version: Version) -> str:
         """Its only one."""
         del held
@@ -126,14 +116,6 @@ class Quota(Adapter):
         if period is None:
             return Held(absent="this kernel has no CPU quotas")
         return Held(value=quota, period_us=period, burst_us=cpu.optional_int(fd, cpu.burst_file(version)))
-
-    def glance(self, fd: int, version: Version) -> Value | None:
-        """The quota."""
-        if version is Version.V1:
-            quota = short_number(cpu.V1_QUOTA_FILE, fd)
-            return None if quota < 0 else quota
-        word = short_text(cpu.V2_QUOTA_FILE, fd).partition(" ")[0]
-        return int(word) if is_count(word) else None
 
     def file(self, held: Held, version: Version) -> str:
         """Its only one."""

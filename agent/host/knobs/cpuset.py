@@ -14,7 +14,7 @@ from typing import Final
 
 from agent.capabilities import Knob, Value
 from agent.host import cpu
-from agent.host.knobs.base import Adapter, Change, Held, Original, Phase, short_text
+from agent.host.knobs.base import Adapter, Change, Held, Original, Phase
 from agent.threads import Mask, format_cpus, parse_cpus
 from slacktide.errors import Gone, Refused
 from slacktide.kernel.files import read_text
@@ -36,11 +36,6 @@ class Cpuset(Adapter):
         if text is None:
             return Held(absent=f"this cgroup has no {_FILE}")
         return Held(value=_canonical(text) or None, within=_parent(fd, version), name=version.name)
-
-    def glance(self, fd: int, version: Version) -> Value | None:
-        """The list."""
-        del version
-        return _canonical(short_text(_FILE, fd)) or None
 
     def file(self, held: Held, version: Version) -> str:
         """Its only one."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from agent.capabilities import Knob, Value
 from agent.host import cpu
-from agent.host.knobs.base import Adapter, Change, Held, Original, short_text, whole_number
+from agent.host.knobs.base import Adapter, Change, Held, Original, whole_number
 from agent.host.parse import is_count
 from slacktide.errors import Refused
 from slacktide.kernel.hierarchy import Version
@@ -48,11 +48,6 @@ class MemoryMax(_Limit):
         value, absent = _limit(fd, _MAX[version])
         memsw = _limit(fd, _MEMSW)[0] if version is Version.V1 and not absent else None
         return Held(value=value, absent=absent, memsw_bytes=memsw)
-
-    def glance(self, fd: int, version: Version) -> Value | None:
-        """The limit."""
-        text = short_text(_MAX[version], fd).strip()
-        return int(text) if is_count(text) and int(text) < _V1_UNLIMITED else None
 
     def file(self, held: Held, version: Version) -> str:
         """Its only one."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.capabilities import Knob, Value
 from agent.host import cpu
-from agent.host.knobs.base import Adapter, Change, Held, Original, short_text, whole_number
+from agent.host.knobs.base import Adapter, Change, Held, Original, whole_number
 from agent.host.parse import limit
 from slacktide.kernel.hierarchy import Version
 
@@ -31,11 +31,6 @@ class PidsMax(Adapter):
         if text is None:
             return Held(absent=f"this cgroup has no {_FILE}")
         return Held(value=limit(text.encode(), _FILE))
-
-    def glance(self, fd: int, version: Version) -> Value | None:
-        """The limit."""
-        del version
-        return limit(short_text(_FILE, fd).encode(), _FILE)
 
     def file(self, held: Held, version: Version) -> str:
         """Its only one."""
