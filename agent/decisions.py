@@ -77,7 +77,8 @@ class Decisions:
         """A policy that cannot say whether it is alarmed is asked, and held if it fails at that, too."""
         try:
             return policy.alarmed(glimpse, self._states[policy.name], getattr(settings, policy.name))
-        except Exception:  # noqa: BLE001 - see `_ask`
+        except Exception as error:  # noqa: BLE001 - the other rungs must still protect LS; told
+            self._tell(f"{policy.name}.alarmed", error, "a policy cannot say what alarms it, and is asked in each beat")
             return True
 
     def judge(
@@ -88,10 +89,14 @@ class Decisions:
 
     def _hold(self, name: str, error: Exception) -> None:
         self._counters["errors"] += 1
-        if self._failures.get(name) != repr(error):
-            self._failures[name] = repr(error)
-            _LOG.exception("a policy failed; what it wanted last is held, the others go on", policy=name)
+        self._tell(name, error, "a policy failed; what it wanted last is held, the others go on")
         self._stand_in(name, self._desired.get(name, Desired()), f"held, since it failed: {error!r}")
+
+    def _tell(self, part: str, error: Exception, what: str) -> None:
+        """Log a failure of a policy or of a part of it, once as long as it stays the same."""
+        if self._failures.get(part) != repr(error):
+            self._failures[part] = repr(error)
+            _LOG.exception(what, policy=part)
 
     def refused(self, error: PlanError) -> None:
         """Put what its policy wanted when a plan was last accepted in place of a wish that was refused."""

@@ -28,6 +28,7 @@ from agent.host.cgroup import PodGroup
 from agent.host.wake import Waker
 from agent.pods import PodBook
 from agent.policy.base import Context, Glimpse, Plan, Policy
+from agent.pressure import Pressure
 from agent.sentence import sentence
 from agent.settings import AgentSettings
 from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
@@ -377,28 +378,29 @@ class Loop:
     def _glimpse(
         self, snapshot: NodeSnapshot, reading: Reading, settings: AgentSettings, *, new_threads: bool
     ) -> Glimpse:
-        """What this beat shows; what it could not read is as in the snapshot."""
-        busy, memory = reading.node_busy_ratio, reading.memory_available_bytes
-        busy = snapshot.node_busy_ratio if busy is None else busy
+        """What this beat shows."""
+        pressure, busy, memory = self._newest(snapshot, reading)
         return Glimpse(
-            shortage=self._decisions.judge(self._effects.pressure(reading.pressure), busy, snapshot, settings),
-            memory_available_bytes=snapshot.memory_available_bytes if memory is None else memory,
+            shortage=self._decisions.judge(pressure, busy, snapshot, settings),
+            memory_available_bytes=memory,
             memory_capacity_bytes=snapshot.capacity.memory_bytes,
             new_threads=new_threads,
         )
 
     def _with_reading(self, snapshot: NodeSnapshot, **more: Any) -> NodeSnapshot:
-        """The snapshot with the newest beat and `more`; a beat that could not read memory leaves the turn's figure."""
-        reading = self._reading
-        if reading is None:
+        """The snapshot with the newest beat and `more`."""
+        if self._reading is None:
             return replace(snapshot, **more)
-        memory = reading.memory_available_bytes
-        return replace(
-            snapshot,
-            pressure=self._effects.pressure(reading.pressure),
-            node_busy_ratio=snapshot.node_busy_ratio if reading.node_busy_ratio is None else reading.node_busy_ratio,
-            memory_available_bytes=snapshot.memory_available_bytes if memory is None else memory,
-            **more,
+        pressure, busy, memory = self._newest(snapshot, self._reading)
+        return replace(snapshot, pressure=pressure, node_busy_ratio=busy, memory_available_bytes=memory, **more)
+
+    def _newest(self, snapshot: NodeSnapshot, reading: Reading) -> tuple[Pressure | None, float | None, int | None]:
+        """(LS pressure, busy share, available memory); share or memory that a beat could not read is the turn's."""
+        busy, memory = reading.node_busy_ratio, reading.memory_available_bytes
+        return (
+            self._effects.pressure(reading.pressure),
+            snapshot.node_busy_ratio if busy is None else busy,
+            snapshot.memory_available_bytes if memory is None else memory,
         )
 
     def _with_threads(self, snapshot: NodeSnapshot) -> NodeSnapshot:

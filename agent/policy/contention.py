@@ -59,13 +59,13 @@ class ContentionSettings(LimitSettings, frozen=True, kw_only=True):
 class ContentionState:
     """The limit and its last division. `signalled`: LS pressure was read at least once.
 
-    `seen` are the BE pods of the last turn, `grown` those of the last two: only their use is that of a whole turn.
+    `present` are the BE pods of the last turn, `grown` those of the last two: only their use is that of a whole turn.
     """
 
     limit: LimitState = field(default_factory=LimitState)
     division: Division | None = None
     signalled: bool = False
-    seen: frozenset[str] = frozenset()
+    present: frozenset[str] = frozenset()
     grown: frozenset[str] = frozenset()
 
 
@@ -93,7 +93,7 @@ class Contention:
         seen = signalled(snapshot, before=state.signalled)
         groups = frozenset(pod.group for pod in pods)
         if not snapshot.urgent:
-            state = replace(state, seen=groups, grown=state.seen & groups)
+            state = replace(state, present=groups, grown=state.present & groups)
         use = snapshot.of(Tier.BE).cpu_millis if groups <= state.grown else None
         judgement = _judge(snapshot, state.limit, settings, room, use, be_here=bool(pods), seen=seen)
         limit = moved(state.limit, judgement, snapshot.at, room, settings, urgent=snapshot.urgent)

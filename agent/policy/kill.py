@@ -56,9 +56,10 @@ FREEZING: Final = 1
 KILLING: Final = 2
 _LOOK_BACK_SECONDS: Final = 2.0
 _LEAST_BACK_SECONDS: Final = 0.5
+"""Memory falls when it is lower than at the oldest look of the last 2 s that is half a second old or more."""
+
 _WATCHED_FROM: Final = 2.0
 """Beats look at memory below so many times the share that may be an emergency; turns always do."""
-"""Memory falls when it is lower than at the oldest look of the last 2 s that is half a second old or more."""
 
 
 class KillSettings(Settings, frozen=True, kw_only=True):
@@ -129,10 +130,9 @@ class Kill:
     def alarmed(self, glimpse: Glimpse, state: KillState, settings: KillSettings) -> bool:
         """From well above the emergency on, since whether memory falls shows in the looks before it."""
         available, total = glimpse.memory_available_bytes, glimpse.memory_capacity_bytes
-        watched = _WATCHED_FROM * max(settings.emergency_percent, settings.stalled_percent)
-        if not available or not total:
+        if state.emergency_since is not None or not available or not total:
             return state.emergency_since is not None
-        return state.emergency_since is not None or 100 * available < watched * total
+        return 100 * available < _WATCHED_FROM * max(settings.emergency_percent, settings.stalled_percent) * total
 
     def decide(
         self, snapshot: NodeSnapshot, state: KillState, settings: KillSettings, context: Context

@@ -140,7 +140,7 @@ def judge(
         return Shortage(short=True, calm=False, reason=disturbed, disturbed=True)
     if pressure is None or not math.isfinite(pressure.excess):
         return Shortage(short=None, calm=False, reason="no LS pressure signal")
-    return _waiting(busy, pressure, settings, bool(baselines) and _suspects(snapshot, settings, baselines))
+    return _waiting(busy, pressure, settings, _suspects(snapshot, settings, baselines))
 
 
 def learned(baselines: CpiBaselines, snapshot: NodeSnapshot, settings: ShortageSettings) -> CpiBaselines:

@@ -203,4 +203,6 @@ def _blind(snapshot: NodeSnapshot, protected: int, settings: SuppressSettings, r
 
 
 def _memory_low(available: int | None, total: int | None, settings: SuppressSettings) -> bool:
-    return bool(available) and bool(total) and 100 * (available or 0) < settings.memory_low_percent * (total or 0)
+    if not available or not total:
+        return False
+    return 100 * available < settings.memory_low_percent * total

@@ -19,7 +19,7 @@ from tests.agent.nodes import ALL, CONTEXT, DRILL, NEAR, SHORT, judged, node, po
 SETTINGS = ContentionSettings()
 
 
-GROWN = {"seen": frozenset({"kubepods/be"}), "grown": frozenset({"kubepods/be"})}
+GROWN = {"present": frozenset({"kubepods/be"}), "grown": frozenset({"kubepods/be"})}
 """The pod of `node` was there in the turns before."""
 
 

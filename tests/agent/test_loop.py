@@ -316,11 +316,12 @@ class Startled(Ceiling):
         raise ZeroDivisionError
 
 
-def test_a_policy_that_cannot_say_whether_it_is_alarmed_is_asked():
+def test_a_policy_that_cannot_say_whether_it_is_alarmed_is_asked(caplog):
     rig = Rig(policies=(Startled(),))
     rig.run(3)
     assert rig.loop.counters["cuts"] > 0
     assert rig.loop.counters["errors"] == 0
+    assert sum("cannot say what alarms it" in str(record.msg) for record in caplog.records) == 1, "told once"
 
 
 class Wrong:
