@@ -174,13 +174,16 @@ def _at(state: LimitState, limit: int, now: float, room: Room) -> LimitState:
 
 
 def _raised(held: LimitState, limit: int, after: RungState, cap: int | None, room: Room, reason: str) -> LimitState:
-    raised = limit + room.step * min(MOST_STEPS, 1 << held.releases)
+    steps = min(MOST_STEPS, 1 << held.releases)
+    raised = limit + room.step * steps
     if cap is None and raised >= room.capacity:
         return LimitState(rung=RungState(since=after.since))
     raised = min(raised, room.capacity if cap is None else max(limit, cap))
     if raised == limit:
         return replace(held, rung=replace(held.rung, reason=reason))
-    rung = replace(after, level=room.steps(raised), reason=f"{reason}: released one step")
+    rung = replace(
+        after, level=room.steps(raised), reason=f"{reason}: released {'one step' if steps == 1 else f'{steps} steps'}"
+    )
     return replace(held, limit_millis=raised, rung=rung, releases=min(held.releases + 1, MOST_STEPS))
 
 
