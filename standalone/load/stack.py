@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import NoReturn
 
 from slacktide.cluster import Client, connect
 from slacktide.errors import SlacktideError
@@ -28,8 +32,13 @@ def running(state: str | None = None, settings: Mapping[str, str] | None = None)
     """Start Slacktide in a state directory of its own and give it and a client; stop it at the end.
 
     A state directory that was given is kept, one that was made here is removed. `settings` are environment variables
-    of its daemons (SLACKTIDE_AGENT_...). Raises StackError.
+    of its daemons (SLACKTIDE_AGENT_...). SIGTERM ends it in order, too, unless somebody handles it. Raises StackError.
     """
+    with _terminable():
+        yield from _running(state, settings)
+
+
+def _running(state: str | None, settings: Mapping[str, str] | None) -> Iterator[tuple[StateDir, Client]]:
     directory = state or tempfile.mkdtemp(prefix="slacktide-")
     try:
         try:
@@ -48,6 +57,24 @@ def running(state: str | None = None, settings: Mapping[str, str] | None = None)
     finally:
         if state is None:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM unwinds the stack as Ctrl-C does: what runs detached would stay for ever."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - the signature of a handler
+    raise SystemExit(128 + number)
 
 
 def _command(arguments: list[str], state: str, seconds: float, settings: Mapping[str, str] | None = None) -> None:
