@@ -250,6 +250,8 @@ def _yaml(value: Any) -> str:
         return "[" + ", ".join(_yaml(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_yaml(str(key))}: {_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, Settings):
+        return _yaml({name: item for name, item in msgspec.structs.asdict(value).items() if item is not None})
     text = value_text(value)
     if isinstance(value, (bool, int, float)):
         return text

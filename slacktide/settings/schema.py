@@ -16,9 +16,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Base of all settings: immutable, every field has a default, unknown keys are errors.
 
     A field is `name: Annotated[type, Meta(ge=, le=, description=, extra={"reloadable": True})] = default`; `type`
-    is bool, int, float, str, a Literal, an Enum, `| None` of one, a list, tuple or dict of one, or another Settings
-    class (a group). The name carries the unit: `_seconds`, `_bytes`, `_millis`, `_ratio`, `_percent`. Rules that
-    span fields go to `__post_init__`, which raises ValueError with a sentence.
+    is bool, int, float, str, a Literal, an Enum, `| None` of one, a list, tuple or dict of one, a list or tuple of
+    Settings (the file alone can hold it), or another Settings class (a group). The name carries the unit: `_seconds`,
+    `_bytes`, `_millis`, `_ratio`, `_percent`. Rules that span fields go to `__post_init__`, which raises ValueError
+    with a sentence.
     """
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from slacktide import quantity
 from slacktide.errors import QuantityError
-from slacktide.settings.schema import Option, choices, element, range_text
+from slacktide.settings.schema import Option, Settings, choices, element, is_group, options, range_text
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _DURATION: Final = re.compile(r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?P<unit>us|ms|s|m|h|d)")
@@ -62,6 +62,8 @@ def _convert(option: Option, kind: Any, raw: Any, *, text: bool) -> Any:
     known = choices(kind)
     if known:
         return _choice(kind, known, raw)
+    if is_group(kind):
+        return _group(kind, raw, text=text)
     origin = typing.get_origin(kind)
     if origin is dict:
         return _mapping(option, kind, raw, text=text)
@@ -160,6 +162,23 @@ def _mapping(option: Option, kind: Any, raw: Any, *, text: bool) -> dict[str, An
     else:
         raise ValueError(f"must be a mapping of names to values, not {_what(raw)}")
     return {name: _checked(member, _convert(member, member.kind, value, text=text)) for name, value in items.items()}
+
+
+def _group(kind: type[Settings], raw: Any, *, text: bool) -> Settings:
+    """A group as a member of a list: a mapping of its keys, of which each has a default."""
+    if text or not isinstance(raw, dict):
+        wanted = "can only stand in the settings file" if text else f"must have mappings as members, not {_what(raw)}"
+        raise ValueError(f"is a list of groups: it {wanted}")
+    known = {option.path[0]: option for option in options(kind)}
+    fields: dict[str, Any] = {}
+    for name, value in raw.items():
+        if name not in known:
+            raise ValueError(f"has a member with the unknown key {name}{nearest(str(name), known)}")
+        try:
+            fields[name] = from_file(known[name], value)
+        except ValueError as error:
+            raise ValueError(f"has a member whose {name} {error}") from error
+    return kind(**fields)
 
 
 def _checked(option: Option, value: Any) -> Any:

@@ -21,6 +21,7 @@ from slacktide.settings import (
     load,
     options,
     reloaded,
+    rendered,
 )
 
 
@@ -478,3 +479,46 @@ def test_any_command_line_gives_settings_or_problems_or_leaves(argv):
     except (SettingsError, SystemExit) as left:
         outcome = left
     assert isinstance(outcome, AgentSettings) or getattr(outcome, "problems", None) or outcome.code == 0
+
+
+class PoolSettings(Settings, frozen=True):
+    match: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it for each struct
+    cap_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    hold_seconds: Annotated[float, Meta(ge=0)] = 5.0
+
+
+class PooledSettings(DaemonSettings, frozen=True):
+    pools: Annotated[tuple[PoolSettings, ...], Meta(description="by label", extra={"reloadable": True})] = ()
+
+
+def pooled(path, *arguments):
+    return load(PooledSettings, "agent", ["--config", path, *arguments], {})
+
+
+def test_a_list_of_groups_stands_in_the_file_and_prints_as_it_is_read(config):
+    loaded = pooled(config("pools:\n- match: {pool: gold}\n  cap_percent: 40\n- hold_seconds: 2m\n"))
+    gold, rest = loaded.settings.pools
+    assert (gold.match, gold.cap_percent, gold.hold_seconds) == ({"pool": "gold"}, 40.0, 5.0)
+    assert (rest.match, rest.cap_percent, rest.hold_seconds) == ({}, None, 120.0)
+    assert pooled(config(rendered(loaded))).settings == loaded.settings
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("pools:\n- cap_percent: 140\n", "cap_percent must be 0 to 100 percent, not 140"),
+        ("pools:\n- capp_percent: 1\n", "unknown key capp_percent; nearest known: cap_percent"),
+        ("pools: [3]\n", "must have mappings as members"),
+        ("pools: 3\n", "must be a list"),
+    ],
+)
+def test_a_bad_member_of_a_list_of_groups_is_named(config, text, words):
+    with pytest.raises(SettingsError) as error:
+        pooled(config(text))
+    assert words in error.value.problems[0]
+    assert "pools" in error.value.problems[0]
+
+
+def test_a_list_of_groups_is_no_flag(config):
+    with pytest.raises(SettingsError, match="only stand in the settings file"):
+        pooled(config(""), "--pools", "x")
