@@ -43,6 +43,13 @@ class Topology:
             raise KeyError(cpu_id)
         return frozenset(cpu.id for cpu in self.cpus if cpu.core == core)
 
+    def zones(self) -> dict[int, int]:
+        """Number of online CPUs in each NUMA node that has any, by its id."""
+        sizes: dict[int, int] = {}
+        for cpu in self.cpus:
+            sizes[cpu.numa] = sizes.get(cpu.numa, 0) + 1
+        return dict(sorted(sizes.items()))
+
     def cores(self) -> tuple[tuple[Cpu, ...], ...]:
         """CPUs by core, cores sorted by their lowest CPU."""
         by_core: dict[int, list[Cpu]] = {}

@@ -49,6 +49,8 @@ class Sample:
     be_limit_millis: int | None
     closed: str = ""
     """Why nothing more may be sold on the node; empty when it may."""
+    zones: Mapping[int, int] = field(default_factory=dict)
+    """CPUs of each NUMA node of the machine, by its id; empty when that is not known."""
 
 
 @dataclass(slots=True)
@@ -148,6 +150,7 @@ class Window:
             ls_pressure=_ratio(self._pressure),
             be_limit_millis=be_limit_millis,
             closed=closed,
+            zones=snapshot.topology.zones() if snapshot.topology is not None else {},
         )
 
 

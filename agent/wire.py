@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from agent.window import PodWindow, Sample, WindowUsage
@@ -32,8 +32,16 @@ def encode_sample(sample: Sample) -> bytes:
         ls_pressure=sample.ls_pressure,
         be_quota_cpu_millis=sample.be_limit_millis,
         closed=sample.closed[:_CLOSED_CHARACTERS],
+        zones=_zones(sample.zones),
     )
     return message.SerializeToString()
+
+
+def _zones(cpus: Mapping[int, int]) -> list[pb.Zone]:
+    """A machine of one zone is the node itself. Memory of a zone is not read, so it is absent."""
+    if len(cpus) < 2:
+        return []
+    return [pb.Zone(id=zone, capacity=pb.Resources(cpu_millis=1000 * count)) for zone, count in cpus.items()]
 
 
 def request_of(

@@ -123,6 +123,18 @@ class NodeForecast(_message.Message):
     RISK_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    REQUESTED_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    NEWCOMERS_FIELD_NUMBER: _builtins.int
+    NEWCOMER_PODS_FIELD_NUMBER: _builtins.int
+    CAP_FIELD_NUMBER: _builtins.int
+    FLOOR_FIELD_NUMBER: _builtins.int
+    FADING_FIELD_NUMBER: _builtins.int
+    CPU_ORIGIN_FIELD_NUMBER: _builtins.int
+    MEMORY_ORIGIN_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    ZONES_FIELD_NUMBER: _builtins.int
+    MID_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     at_unix_millis: _builtins.int
     """When it was computed, by the predictor's clock."""
@@ -131,20 +143,25 @@ class NodeForecast(_message.Message):
     horizon_seconds: _builtins.int
     """How far it looks ahead."""
     model: _builtins.str
-    """Name of the model that made the peak."""
+    """Name of the model that made the CPU peak."""
     risk: _builtins.float
-    """Chance of a higher peak that was asked for, 0 to 1. Absent: the model gives none."""
+    """Chance of a higher CPU peak that was asked for, 0 to 1. Absent: the path states none."""
     closed: _builtins.str
     """Not empty: nothing more is sold here, for this reason."""
     note: _builtins.str
     """Why a term is what it is, where that is not plain: "cold: requests" and the like."""
+    newcomer_pods: _builtins.int
+    fading: _builtins.float
+    """Share of the room that a silent node still offers. Absent: it is not silent."""
+    pool: _builtins.str
+    """Pool of settings that the node is in. Empty: none."""
     @_builtins.property
     def peak(self) -> _usage_pb2.Resources:
         """Highest LS + SYSTEM usage expected within the horizon."""
 
     @_builtins.property
     def reclaimable(self) -> _usage_pb2.Resources:
-        """Capacity - reserve - max(peak, now)."""
+        """What may be sold: capacity - reserve - held - max(peak, now) - newcomers, within cap and floor."""
 
     @_builtins.property
     def capacity(self) -> _usage_pb2.Resources:
@@ -161,6 +178,36 @@ class NodeForecast(_message.Message):
     @_builtins.property
     def published(self) -> _usage_pb2.Resources:
         """What stands in the node status, after step limits and the floor of what is sold."""
+
+    @_builtins.property
+    def requested(self) -> _usage_pb2.Resources:
+        """Plain requests of the LS pods."""
+
+    @_builtins.property
+    def held(self) -> _usage_pb2.Resources:
+        """What the node object keeps from pods and SYSTEM does not use now."""
+
+    @_builtins.property
+    def newcomers(self) -> _usage_pb2.Resources:
+        """Added for LS pods that are too young to know, and how many they are."""
+
+    @_builtins.property
+    def cap(self) -> _usage_pb2.Resources:
+        """Most and least that the settings allow here. Absent: no such bound."""
+
+    @_builtins.property
+    def floor(self) -> _usage_pb2.Resources: ...
+    @_builtins.property
+    def cpu_origin(self) -> Global___PeakOrigin: ...
+    @_builtins.property
+    def memory_origin(self) -> Global___PeakOrigin: ...
+    @_builtins.property
+    def zones(self) -> _containers.RepeatedCompositeFieldContainer[Global___ZoneForecast]:
+        """The NUMA zones, where the node has several."""
+
+    @_builtins.property
+    def mid(self) -> _usage_pb2.Resources:
+        """What the mid tier may hold, where it is switched on."""
 
     def __init__(
         self,
@@ -180,13 +227,101 @@ class NodeForecast(_message.Message):
         risk: _builtins.float | None = ...,
         closed: _builtins.str = ...,
         note: _builtins.str = ...,
+        requested: _usage_pb2.Resources | None = ...,
+        held: _usage_pb2.Resources | None = ...,
+        newcomers: _usage_pb2.Resources | None = ...,
+        newcomer_pods: _builtins.int = ...,
+        cap: _usage_pb2.Resources | None = ...,
+        floor: _usage_pb2.Resources | None = ...,
+        fading: _builtins.float | None = ...,
+        cpu_origin: Global___PeakOrigin | None = ...,
+        memory_origin: Global___PeakOrigin | None = ...,
+        pool: _builtins.str = ...,
+        zones: _abc.Iterable[Global___ZoneForecast] | None = ...,
+        mid: _usage_pb2.Resources | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_risk", b"_risk", "capacity", b"capacity", "now", b"now", "peak", b"peak", "published", b"published", "reclaimable", b"reclaimable", "reserve", b"reserve", "risk", b"risk", "sold", b"sold"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fading", b"_fading", "_risk", b"_risk", "cap", b"cap", "capacity", b"capacity", "cpu_origin", b"cpu_origin", "fading", b"fading", "floor", b"floor", "held", b"held", "memory_origin", b"memory_origin", "mid", b"mid", "newcomers", b"newcomers", "now", b"now", "peak", b"peak", "published", b"published", "reclaimable", b"reclaimable", "requested", b"requested", "reserve", b"reserve", "risk", b"risk", "sold", b"sold"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_risk", b"_risk", "at_unix_millis", b"at_unix_millis", "capacity", b"capacity", "closed", b"closed", "horizon_seconds", b"horizon_seconds", "model", b"model", "node", b"node", "note", b"note", "now", b"now", "peak", b"peak", "published", b"published", "reclaimable", b"reclaimable", "reserve", b"reserve", "risk", b"risk", "sold", b"sold", "ttl_millis", b"ttl_millis"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fading", b"_fading", "_risk", b"_risk", "at_unix_millis", b"at_unix_millis", "cap", b"cap", "capacity", b"capacity", "closed", b"closed", "cpu_origin", b"cpu_origin", "fading", b"fading", "floor", b"floor", "held", b"held", "horizon_seconds", b"horizon_seconds", "memory_origin", b"memory_origin", "mid", b"mid", "model", b"model", "newcomer_pods", b"newcomer_pods", "newcomers", b"newcomers", "node", b"node", "note", b"note", "now", b"now", "peak", b"peak", "pool", b"pool", "published", b"published", "reclaimable", b"reclaimable", "requested", b"requested", "reserve", b"reserve", "risk", b"risk", "sold", b"sold", "ttl_millis", b"ttl_millis", "zones", b"zones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fading: _TypeAlias = _typing.Literal["fading"]  # noqa: Y015
+    _WhichOneofArgType__fading: _TypeAlias = _typing.Literal["_fading", b"_fading"]  # noqa: Y015
     _WhichOneofReturnType__risk: _TypeAlias = _typing.Literal["risk"]  # noqa: Y015
     _WhichOneofArgType__risk: _TypeAlias = _typing.Literal["_risk", b"_risk"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fading) -> _WhichOneofReturnType__fading | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__risk) -> _WhichOneofReturnType__risk | None: ...
 
 Global___NodeForecast: _TypeAlias = NodeForecast  # noqa: Y015
+
+@_typing.final
+class PeakOrigin(_message.Message):
+    """How the peak of one resource came about."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    RISK_FIELD_NUMBER: _builtins.int
+    SHIFT_FIELD_NUMBER: _builtins.int
+    WIDENED_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """The way that made it: `requests`, `short`, `week`, `model`, `fallback`, `stale model`."""
+    model: _builtins.str
+    """Empty: no model had a say."""
+    risk: _builtins.float
+    shift: _builtins.float
+    """Calibration added to the model's answer, as a share of the highest use of seven days."""
+    widened: _builtins.str
+    """Why the peak stands higher than the calibration alone has it. Empty: it does not."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        model: _builtins.str = ...,
+        risk: _builtins.float | None = ...,
+        shift: _builtins.float | None = ...,
+        widened: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_risk", b"_risk", "_shift", b"_shift", "risk", b"risk", "shift", b"shift"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_risk", b"_risk", "_shift", b"_shift", "model", b"model", "path", b"path", "risk", b"risk", "shift", b"shift", "widened", b"widened"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__risk: _TypeAlias = _typing.Literal["risk"]  # noqa: Y015
+    _WhichOneofArgType__risk: _TypeAlias = _typing.Literal["_risk", b"_risk"]  # noqa: Y015
+    _WhichOneofReturnType__shift: _TypeAlias = _typing.Literal["shift"]  # noqa: Y015
+    _WhichOneofArgType__shift: _TypeAlias = _typing.Literal["_shift", b"_shift"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__risk) -> _WhichOneofReturnType__risk | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shift) -> _WhichOneofReturnType__shift | None: ...
+
+Global___PeakOrigin: _TypeAlias = PeakOrigin  # noqa: Y015
+
+@_typing.final
+class ZoneForecast(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    RECLAIMABLE_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    @_builtins.property
+    def capacity(self) -> _usage_pb2.Resources: ...
+    @_builtins.property
+    def reclaimable(self) -> _usage_pb2.Resources: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        capacity: _usage_pb2.Resources | None = ...,
+        reclaimable: _usage_pb2.Resources | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "reclaimable", b"reclaimable"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "id", b"id", "reclaimable", b"reclaimable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ZoneForecast: _TypeAlias = ZoneForecast  # noqa: Y015

@@ -152,6 +152,7 @@ class Sample(_message.Message):
     LS_PRESSURE_FIELD_NUMBER: _builtins.int
     BE_QUOTA_CPU_MILLIS_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
+    ZONES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Rises by 1 with every sample of a boot."""
     end_unix_millis: _builtins.int
@@ -192,6 +193,10 @@ class Sample(_message.Message):
 
     @_builtins.property
     def pods(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodUsage]: ...
+    @_builtins.property
+    def zones(self) -> _containers.RepeatedCompositeFieldContainer[Global___Zone]:
+        """NUMA zones of the node with what each has. None: the node has one, or the agent does not know."""
+
     def __init__(
         self,
         *,
@@ -208,10 +213,11 @@ class Sample(_message.Message):
         ls_pressure: _builtins.float | None = ...,
         be_quota_cpu_millis: _builtins.int | None = ...,
         closed: _builtins.str = ...,
+        zones: _abc.Iterable[Global___Zone] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_be_quota_cpu_millis", b"_be_quota_cpu_millis", "_ls_pressure", b"_ls_pressure", "be", b"be", "be_quota_cpu_millis", b"be_quota_cpu_millis", "be_requested", b"be_requested", "capacity", b"capacity", "ls", b"ls", "ls_pressure", b"ls_pressure", "ls_requested", b"ls_requested", "system", b"system"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_be_quota_cpu_millis", b"_be_quota_cpu_millis", "_ls_pressure", b"_ls_pressure", "be", b"be", "be_quota_cpu_millis", b"be_quota_cpu_millis", "be_requested", b"be_requested", "capacity", b"capacity", "closed", b"closed", "end_unix_millis", b"end_unix_millis", "ls", b"ls", "ls_pressure", b"ls_pressure", "ls_requested", b"ls_requested", "pods", b"pods", "sequence", b"sequence", "system", b"system", "window_millis", b"window_millis"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_be_quota_cpu_millis", b"_be_quota_cpu_millis", "_ls_pressure", b"_ls_pressure", "be", b"be", "be_quota_cpu_millis", b"be_quota_cpu_millis", "be_requested", b"be_requested", "capacity", b"capacity", "closed", b"closed", "end_unix_millis", b"end_unix_millis", "ls", b"ls", "ls_pressure", b"ls_pressure", "ls_requested", b"ls_requested", "pods", b"pods", "sequence", b"sequence", "system", b"system", "window_millis", b"window_millis", "zones", b"zones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__be_quota_cpu_millis: _TypeAlias = _typing.Literal["be_quota_cpu_millis"]  # noqa: Y015
     _WhichOneofArgType__be_quota_cpu_millis: _TypeAlias = _typing.Literal["_be_quota_cpu_millis", b"_be_quota_cpu_millis"]  # noqa: Y015
@@ -223,6 +229,34 @@ class Sample(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ls_pressure) -> _WhichOneofReturnType__ls_pressure | None: ...
 
 Global___Sample: _TypeAlias = Sample  # noqa: Y015
+
+@_typing.final
+class Zone(_message.Message):
+    """One NUMA zone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """The kernel's number of it."""
+    @_builtins.property
+    def capacity(self) -> Global___Resources:
+        """What is not known is absent."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        capacity: Global___Resources | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Zone: _TypeAlias = Zone  # noqa: Y015
 
 @_typing.final
 class Resources(_message.Message):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from agent.snapshot import NodeSnapshot
+from agent.topology import Cpu, Topology, flat
 from agent.window import Window
 from agent.wire import encode_sample
 from slacktide.status import Usage
@@ -37,3 +40,22 @@ def test_the_reason_is_cut_for_the_wire():
     assert sample.add(turn(0), (), 0.0, None) is None
     made = sample.add(turn(1), (), 1.0, None, "x" * 9000)
     assert len(usage_pb2.Sample.FromString(encode_sample(made)).closed) == 512
+
+
+def sent(topology):
+    window = Window(1.0)
+    window.add(turn(0), (), 0.0, None)
+    made = window.add(dataclasses.replace(turn(1), topology=topology), (), 1.0, None)
+    zones = usage_pb2.Sample.FromString(encode_sample(made)).zones
+    assert not any(zone.capacity.HasField("memory_bytes") for zone in zones)
+    return {zone.id: zone.capacity.cpu_millis for zone in zones}
+
+
+def test_zones_of_unlike_size_are_sent_with_what_each_has():
+    cpus = [Cpu(number, number, numa, 0) for number, numa in enumerate([0, 0, 0, 2])]
+    assert sent(Topology(tuple(cpus))) == {0: 3000, 2: 1000}
+
+
+def test_a_machine_of_one_zone_or_of_none_sends_no_zones():
+    assert sent(flat(4)) == {}
+    assert sent(None) == {}
