@@ -13,6 +13,10 @@ from predictor.models.base import Model
 from slacktide.errors import SlacktideError
 
 _MODULES: Final = {
+    "histogram": "predictor.models.histogram",
+    "holt_winters": "predictor.models.holt_winters",
+    "n_sigma": "predictor.models.n_sigma",
+    "rc_percentile": "predictor.models.rc_percentile",
     "window_max": "predictor.models.window_max",
 }
 
@@ -27,7 +31,7 @@ def known() -> tuple[str, ...]:
 
 
 def create(name: str, window_days: float = 7.0) -> Model:
-    """The model called `name`, looking back `window_days` days.
+    """The model called `name`, looking back `window_days` days; one whose source fixes its window looks back that far.
 
     Every module has `build(window_days)`. Raises UnknownModel that lists the known names.
     """

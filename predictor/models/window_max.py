@@ -14,14 +14,14 @@ from typing import Final
 import numpy as np
 
 from predictor.models.base import Floats, History
+from predictor.models.windows import alike, last_days
 
 DEFAULT_WINDOW_DAYS: Final = 7.0
-_DAY_SECONDS: Final = 86400.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WindowMax:
-    """Highest use of the last `window_days` days; the slot that is being filled counts."""
+    """Highest use of the last `window_days` days."""
 
     window_days: float = DEFAULT_WINDOW_DAYS
     name: str = "window_max"
@@ -29,10 +29,7 @@ class WindowMax:
 
     def predict(self, history: History, horizon_seconds: float, risks: Floats) -> Floats:  # noqa: ARG002 - this model looks back only
         """(risks, series) maxima over the window, in the unit of the usage; NaN where the window is all gaps."""
-        slots = max(1, int(np.ceil(self.window_days * _DAY_SECONDS / history.slot_seconds)))
-        window = history.usage[-slots:]
-        peak = np.fmax.reduce(window, axis=0, initial=np.nan)
-        return np.broadcast_to(peak, (len(risks), len(peak))).copy()
+        return alike(np.fmax.reduce(last_days(history, self.window_days), axis=0, initial=np.nan), risks)
 
 
 def build(window_days: float = DEFAULT_WINDOW_DAYS) -> WindowMax:
