@@ -1,32 +1,24 @@
-"""Durable history of usage: one DuckDB file that survives kill -9 of the predictor.
-
-Tables (format 1):
-
-    samples   every sample that is not folded yet, as it came
-    slots     use per series and 5-minute slot: time covered, mean, p90 and maximum of CPU and memory, requests
-    series    what a slot row is of: a node and a kind (ls, be, system, protected = LS + SYSTEM, capacity) and a key
-              that is free for finer kinds
-    nodes, boots, meta
+"""Durable history of usage: one DuckDB file that survives kill -9 of the predictor (tables: `predictor.store.schema`).
 
 A sample is durable once `append` returned. `fold` turns samples of past slots into slot rows and removes them in one
 transaction, so each is counted once whatever dies in between; a late sample adds another row for its slot, and
-readers combine rows. A slot that nobody measured has no row: gaps stay gaps.
+readers combine rows. A slot that nobody measured has no row: gaps stay gaps. Pods are kept by the hour, from reports
+that are minutes apart: what came since the last one is lost when the predictor is killed, and only that.
 
-All functions block on disk; one thread at a time may use a store. Source: DuckDB documentation, "Concurrency" (one
-process owns the file) and measurements: a commit of 1 to 1000 samples takes 5 to 15 ms.
+All functions block on disk; one thread at a time may use a history. Source: DuckDB documentation, "Concurrency" (one
+process owns the file) and measurements (docs/predictor.md).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from predictor.samples import Sample
-from predictor.sequences import Seen, holes_from_text, holes_to_text
+from predictor.sequences import Seen
 from predictor.slots import SLOT_MILLIS
 from predictor.storage import (
     FILE_NAME,
@@ -35,49 +27,48 @@ from predictor.storage import (
     HistoryError,
     Transaction,
     connect,
+    insert,
     number,
     readable,
 )
-from slacktide import __version__
-from slacktide.errors import StateError
+from predictor.store.boots import Boot, BootKey, BootTable
+from predictor.store.columns import HOUR_MILLIS, Imported, PodHours, PodReport, SlotColumns, Window
+from predictor.store.combine import joined_windows
+from predictor.store.importing import import_kinds
+from predictor.store.pods import PodTable
+from predictor.store.reading import windows
+from predictor.store.schema import FOLD, FORMAT, KINDS, PROTECTED, SAMPLE_INTEGERS, prepare
+from predictor.store.size import (
+    Dropped,
+    Sizes,
+    adopt_copy,
+    copy_rows,
+    drop_oldest_day,
+    must_copy,
+    remove_copy,
+    sizes,
+    slot_text,
+)
+from predictor.store.values import column
+from slacktide.observe import get_logger
 
-FORMAT: Final = 1
-PROTECTED: Final = "protected"
-"""Kind of the series that is forecast: LS + SYSTEM."""
+__all__ = [
+    "FORMAT",
+    "KINDS",
+    "PROTECTED",
+    "Appended",
+    "Batch",
+    "History",
+    "Imported",
+    "PodHours",
+    "PodReport",
+    "Sizes",
+    "SlotColumns",
+    "Window",
+    "open_history",
+]
 
-_INTEGERS: Final = tuple(name for name in Sample._fields if name != "ls_pressure")
-
-_SAMPLE_COLUMNS: Final = ", ".join(f"{name} {'BIGINT' if name in _INTEGERS else 'DOUBLE'}" for name in Sample._fields)
-_SCHEMA: Final = f"""
-CREATE TABLE meta (key VARCHAR, value VARCHAR);
-CREATE TABLE nodes (id INTEGER, name VARCHAR);
-CREATE TABLE boots (id INTEGER, node INTEGER, boot VARCHAR, high BIGINT, newest_millis BIGINT, holes VARCHAR);
-CREATE TABLE series (id INTEGER, node INTEGER, kind VARCHAR, key VARCHAR);
-CREATE TABLE samples (boot INTEGER, {_SAMPLE_COLUMNS});
-CREATE TABLE slots (
-    series INTEGER, slot BIGINT, covered_millis BIGINT,
-    cpu_mean DOUBLE, cpu_p90 DOUBLE, cpu_max BIGINT,
-    memory_mean DOUBLE, memory_p90 DOUBLE, memory_max BIGINT,
-    requested_cpu BIGINT, requested_memory BIGINT);
-"""
-
-_SUM: Final = "ls_{0} + system_{0}"
-_KINDS: Final[dict[str, tuple[str, str, str, str, str, str]]] = {
-    # kind: expressions over samples for CPU mean and maximum, memory mean and maximum, requested CPU and memory.
-    # A sum with a part that is NULL is NULL, as it must be.
-    "ls": ("ls_cpu_mean", "ls_cpu_max", "ls_memory_mean", "ls_memory_max", "ls_requested_cpu", "ls_requested_memory"),
-    "be": ("be_cpu_mean", "be_cpu_max", "be_memory_mean", "be_memory_max", "be_requested_cpu", "be_requested_memory"),
-    "system": ("system_cpu_mean", "system_cpu_max", "system_memory_mean", "system_memory_max", "NULL", "NULL"),
-    PROTECTED: (
-        _SUM.format("cpu_mean"),
-        _SUM.format("cpu_max"),
-        _SUM.format("memory_mean"),
-        _SUM.format("memory_max"),
-        "ls_requested_cpu",
-        "ls_requested_memory",
-    ),
-    "capacity": ("capacity_cpu", "capacity_cpu", "capacity_memory", "capacity_memory", "NULL", "NULL"),
-}
+log = get_logger("predictor.history")
 
 
 class Appended(NamedTuple):
@@ -85,28 +76,6 @@ class Appended(NamedTuple):
 
     stored: int
     duplicates: int
-
-
-class Window(NamedTuple):
-    """LS + SYSTEM use per node and slot, as columns of one length; NaN = not measured.
-
-    cpu_millis    90th percentile of the means of the sample windows in the slot (see `predictor.slots`)
-    memory_bytes  highest working set in the slot
-    """
-
-    names: list[str]
-    node: npt.NDArray[np.int64]
-    slot: npt.NDArray[np.int64]
-    cpu_millis: npt.NDArray[np.float64]
-    memory_bytes: npt.NDArray[np.float64]
-
-
-class Sizes(NamedTuple):
-    """How much the history holds."""
-
-    samples: int
-    slots: int
-    file_bytes: int
 
 
 class Batch(NamedTuple):
@@ -117,218 +86,202 @@ class Batch(NamedTuple):
     samples: Sequence[Sample]
 
 
-class _Boot:
-    """A boot with what is durable of it."""
-
-    __slots__ = ("id", "node_id", "seen")
-
-    def __init__(self, boot_id: int, node_id: int, seen: Seen) -> None:
-        self.id = boot_id
-        self.node_id = node_id
-        self.seen = seen
-
-
 class History:
     """The open history of one directory. Build it with `open_history`."""
 
     def __init__(self, connection: Connection, path: str) -> None:
         self.path = path
         self._connection = connection
-        self._nodes: dict[str, int] = {}
-        self._boots: dict[tuple[str, str], _Boot] = {}
-        self._series: set[int] = set()
-        self._load()
+        self._boots = BootTable(connection)
+        self._pods = PodTable(connection)
+        self._imported_until = number(connection, "SELECT coalesce(max(slot) + 1, 0) FROM node_slots WHERE imported")
 
     def append(self, batches: Iterable[Batch]) -> Appended:
         """Store what is new of `batches` in one transaction; durable when this returns.
 
         Raises HistoryError when nothing was stored.
         """
-        tried: dict[tuple[str, str], Seen] = {}
-        fresh: list[tuple[tuple[str, str], Sample]] = []
+        tried: dict[BootKey, Seen] = {}
+        fresh: list[tuple[BootKey, Sample]] = []
         offered = 0
         for batch in batches:
             key = (batch.node, batch.boot_id)
             if key not in tried:
-                known = self._boots.get(key)
+                known = self._boots.boots.get(key)
                 tried[key] = known.seen.copy() if known else Seen()
             offered += len(batch.samples)
             fresh.extend((key, s) for s in batch.samples if tried[key].offer(s.sequence, s.end_millis))
         if fresh:
             self._store(fresh)
         for key, seen in tried.items():
-            if key in self._boots:
-                self._boots[key].seen = seen
+            if key in self._boots.boots:
+                self._boots.boots[key].seen = seen
         return Appended(len(fresh), offered - len(fresh))
 
-    def fold(self, before_millis: int) -> int:
+    def fold(self, before_millis: int, part: int = 0, parts: int = 1) -> int:
         """Turn the samples of slots that ended by `before_millis` into slot rows; returns how many samples.
 
+        Only of each `parts`-th node, beginning with number `part`: of many nodes at once it takes long.
         Raises HistoryError; nothing is changed then.
         """
         edge = before_millis // SLOT_MILLIS * SLOT_MILLIS
+        of_part = "end_millis <= $1 AND boot IN (SELECT id FROM boots WHERE node % $2 = $3)"
+        chosen = [edge, parts, part]
         with Transaction(self._connection):
-            count = number(self._connection, "SELECT count(*) FROM samples WHERE end_millis <= ?", [edge])
+            count = number(self._connection, f"SELECT count(*) FROM samples WHERE {of_part}", chosen)  # noqa: S608 - our own text
             if count:
-                self._add_series()
-                for kind, columns in _KINDS.items():
-                    self._connection.execute(_fold_statement(columns), [kind, edge])
-                self._save_boots()
-                self._connection.execute("DELETE FROM samples WHERE end_millis <= ?", [edge])
+                self._supersede(edge)
+                self._connection.execute(FOLD, chosen)
+                self._boots.save()
+                self._connection.execute(f"DELETE FROM samples WHERE {of_part}", chosen)  # noqa: S608 - as above
         return count
 
     def prune(self, before_millis: int) -> None:
         """Remove what ended before `before_millis`. Raises HistoryError."""
         with Transaction(self._connection):
-            self._save_boots()
-            self._connection.execute("DELETE FROM slots WHERE slot < ?", [before_millis // SLOT_MILLIS])
+            self._boots.save()
+            self._connection.execute("DELETE FROM node_slots WHERE slot < ?", [before_millis // SLOT_MILLIS])
             self._connection.execute("DELETE FROM samples WHERE end_millis < ?", [before_millis])
             self._connection.execute("DELETE FROM boots WHERE newest_millis < ?", [before_millis])
-            self._connection.execute("DELETE FROM series WHERE id NOT IN (SELECT series FROM slots)")
+            self._pods.prune(before_millis // HOUR_MILLIS)
+            self._pods.forget_unused()
             self._connection.execute(
-                "DELETE FROM nodes WHERE id NOT IN (SELECT node FROM boots) AND id NOT IN (SELECT node FROM series)"
+                "DELETE FROM nodes WHERE id NOT IN (SELECT node FROM boots) "
+                "AND id NOT IN (SELECT DISTINCT node FROM node_slots)"
             )
-        self._load()
+        with readable():
+            self._boots.load()
+
+    def windows(self, since_millis: int) -> Iterator[Window]:
+        """LS + SYSTEM use of every node since `since_millis`, oldest first; at least one part. Raises HistoryError."""
+        return windows(self._connection, self._boots.nodes, since_millis // SLOT_MILLIS)
 
     def window(self, since_millis: int) -> Window:
-        """LS + SYSTEM use of every node since `since_millis`. Raises HistoryError."""
-        ids = {node: index for index, node in enumerate(self._nodes.values())}
+        """The same in one part, which takes as much memory as there is history. Raises HistoryError."""
+        return joined_windows(list(self.windows(since_millis)))
+
+    def pod_hours(self, since_millis: int) -> Iterator[PodHours]:
+        """Use of pods since `since_millis`, oldest first; the last part has the hours that go on.
+
+        Raises HistoryError.
+        """
+        return self._pods.read(since_millis // HOUR_MILLIS)
+
+    def save_pods(self, report: PodReport) -> None:
+        """Store what is known of pods. Raises HistoryError; nothing is stored then."""
+        self._pods.save(report)
+
+    def save_state(self, key: str, value: bytes) -> None:
+        """Keep `value` under `key`, in place of what was there. Raises HistoryError."""
+        with Transaction(self._connection):
+            self._connection.execute("DELETE FROM state WHERE key = ?", [key])
+            self._connection.execute("INSERT INTO state VALUES (?, ?)", [key, value])
+
+    def load_state(self, key: str) -> bytes | None:
+        """What is kept under `key`. Raises HistoryError."""
         with readable():
-            columns = self._connection.execute(
-                f"""
-                SELECT node, slot, max(cpu) AS cpu, max(memory) AS memory FROM (
-                    SELECT series.node, slot, cpu_p90 AS cpu, memory_max AS memory
-                    FROM slots JOIN series ON slots.series = series.id WHERE kind = '{PROTECTED}' AND slot >= $1
-                    UNION ALL
-                    SELECT boots.node, (end_millis - 1) // {SLOT_MILLIS} AS slot,
-                        quantile_disc(ls_cpu_mean + system_cpu_mean, 0.9), max(ls_memory_max + system_memory_max)
-                    FROM samples JOIN boots ON samples.boot = boots.id
-                    WHERE (end_millis - 1) // {SLOT_MILLIS} >= $1 GROUP BY ALL)
-                GROUP BY node, slot""",  # noqa: S608 - built from our own constants only
-                [since_millis // SLOT_MILLIS],
-            ).fetchnumpy()
-        to_index = np.zeros(max(ids, default=0) + 1, dtype=np.int64)
-        to_index[list(ids)] = list(ids.values())
-        nodes = np.asarray(columns["node"], dtype=np.int64)
-        return Window(
-            list(self._nodes),
-            to_index[nodes],
-            np.asarray(columns["slot"], dtype=np.int64),
-            _floats(columns["cpu"]),
-            _floats(columns["memory"]),
-        )
+            rows = self._connection.execute("SELECT value FROM state WHERE key = ?", [key]).fetchall()
+        return bytes(rows[0][0]) if rows else None
+
+    def states(self) -> dict[str, bytes]:
+        """Everything that is kept under a key. Raises HistoryError."""
+        with readable():
+            return {str(k): bytes(v) for k, v in self._connection.execute("SELECT key, value FROM state").fetchall()}
+
+    def import_slots(self, kinds: Mapping[str, SlotColumns]) -> Imported:
+        """Store use from elsewhere, by kind; a slot of a node that was measured here already is left as it is.
+
+        Doing it again changes nothing. Give the kinds of a time together, and `protected` (LS + SYSTEM) among them:
+        it is what is forecast. Raises HistoryError; nothing is stored then.
+        """
+        with Transaction(self._connection):
+            nodes = self._boots.ids_of(name for columns in kinds.values() for name in columns.names)
+            imported = import_kinds(self._connection, kinds, nodes)
+        self._boots.adopt(nodes, {})
+        newest = max((int(columns.slot.max()) for columns in kinds.values() if len(columns.slot)), default=-1)
+        self._imported_until = max(self._imported_until, newest + 1)
+        return imported
+
+    def import_pods(self, hours: PodHours) -> Imported:
+        """Store hours of pods from elsewhere, except those that are there already. Raises HistoryError."""
+        return self._pods.take(hours)
+
+    def retire(self, name: str) -> None:
+        """Another machine has the name now: what was measured under it so far is no longer in `windows`.
+
+        Raises HistoryError.
+        """
+        if name not in self._boots.nodes:
+            return
+        with Transaction(self._connection):
+            self._boots.retire(name)
+        with readable():
+            self._boots.load()
+
+    def limit(self, max_bytes: int) -> Dropped | None:
+        """Remove the oldest day if rows take nearly `max_bytes`; None when nothing was removed. Raises HistoryError."""
+        return drop_oldest_day(self._connection, self.path, max_bytes)
+
+    def copy_if_larger(self, max_bytes: int) -> bool:
+        """Whether the file was larger than `max_bytes` without need and has a smaller copy beside it now.
+
+        Raises HistoryError; there is no copy then.
+        """
+        if not must_copy(self._connection, self.path, max_bytes):
+            return False
+        log.warning("history is larger than history_max_bytes: it is copied into a smaller file, which takes a while")
+        copy_rows(self._connection, self.path)
+        return True
+
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self._boots.nodes)
 
     def sizes(self) -> Sizes:
         """Rows and bytes on disk. Raises HistoryError."""
-        with readable():
-            samples = number(self._connection, "SELECT count(*) FROM samples")
-            slots = number(self._connection, "SELECT count(*) FROM slots")
-        return Sizes(samples, slots, sum(_size(self.path + suffix) for suffix in ("", ".wal")))
+        return sizes(self._connection, self.path)
 
     def close(self) -> None:
         """Close the file; what was appended is durable with or without this. Raises HistoryError."""
         with readable():
             self._connection.close()
 
-    def _load(self) -> None:
-        with readable():
-            self._nodes = {
-                str(name): int(i) for i, name in self._connection.execute("SELECT id, name FROM nodes").fetchall()
-            }
-            self._series = {
-                int(node) for (node,) in self._connection.execute("SELECT DISTINCT node FROM series").fetchall()
-            }
-            boots = self._connection.execute(
-                "SELECT boots.id, node, name, boot, high, newest_millis, holes "
-                "FROM boots JOIN nodes ON boots.node = nodes.id"
-            ).fetchall()
-            pending = self._connection.execute(
-                "SELECT boot, sequence, end_millis FROM samples ORDER BY rowid"
-            ).fetchall()
-        self._boots = {
-            (name, boot): _Boot(i, node, Seen(high, newest, holes_from_text(holes)))
-            for i, node, name, boot, high, newest, holes in boots
-        }
-        by_id = {boot.id: boot.seen for boot in self._boots.values()}
-        for boot_id, sequence, end_millis in pending:
-            if boot_id in by_id:
-                by_id[boot_id].offer(sequence, end_millis)
-
-    def _store(self, fresh: Sequence[tuple[tuple[str, str], Sample]]) -> None:
-        created: dict[tuple[str, str], _Boot] = {}
-        nodes = dict(self._nodes)
+    def _store(self, fresh: Sequence[tuple[BootKey, Sample]]) -> None:
+        keys = dict.fromkeys(key for key, _ in fresh)
+        missing = [key for key in keys if key not in self._boots.boots]
+        nodes, created = self._boots.nodes, dict[BootKey, Boot]()
         with Transaction(self._connection):
-            for key in dict.fromkeys(key for key, _ in fresh):
-                if key not in self._boots:
-                    created[key] = self._create_boot(key, nodes, len(created))
-            boots = {**self._boots, **created}
-            self._insert([boots[key].id for key, _ in fresh], [sample for _, sample in fresh])
-        self._nodes = nodes
-        self._boots.update(created)
-
-    def _create_boot(self, key: tuple[str, str], nodes: dict[str, int], offset: int) -> _Boot:
-        name, boot_id = key
-        if name not in nodes:
-            nodes[name] = 1 + max(nodes.values(), default=0)
-            self._connection.execute("INSERT INTO nodes VALUES (?, ?)", [nodes[name], name])
-        boot = _Boot(1 + max((b.id for b in self._boots.values()), default=0) + offset, nodes[name], Seen())
-        self._connection.execute("INSERT INTO boots VALUES (?, ?, ?, 0, 0, '')", [boot.id, boot.node_id, boot_id])
-        return boot
+            if missing:
+                nodes = self._boots.ids_of(name for name, _ in missing)
+                created = self._boots.create(missing, nodes)
+            ids = {key: (created.get(key) or self._boots.boots[key]).id for key in keys}
+            self._insert([ids[key] for key, _ in fresh], [sample for _, sample in fresh])
+        self._boots.adopt(nodes, created)
 
     def _insert(self, boots: Sequence[int], samples: Sequence[Sample]) -> None:
-        columns: dict[str, npt.NDArray[np.generic]] = {"boot": np.asarray(boots, dtype=np.int32)}
+        columns = {"boot": column(boots, np.int32)}
         for name, values in zip(Sample._fields, zip(*samples, strict=True), strict=True):
-            columns[name] = _column(values, np.int64 if name in _INTEGERS else np.float64)
-        self._insert_columns("samples", columns)
+            columns[name] = column(values, np.int64 if name in SAMPLE_INTEGERS else np.float64)
+        insert(self._connection, "samples", columns)
 
-    def _insert_columns(self, table: str, columns: dict[str, npt.NDArray[np.generic]]) -> None:
-        self._connection.register("incoming", columns)
-        try:
-            self._connection.execute(f"INSERT INTO {table} SELECT * FROM incoming")  # noqa: S608 - our own table names
-        finally:
-            self._connection.unregister("incoming")
-
-    def _add_series(self) -> None:
-        missing = [node for node in self._nodes.values() if node not in self._series]
-        if not missing:
-            return
-        first = 1 + number(self._connection, "SELECT coalesce(max(id), 0) FROM series")
-        pairs = [(node, kind) for node in missing for kind in _KINDS]
-        self._insert_columns(
-            "series",
-            {
-                "id": np.arange(first, first + len(pairs), dtype=np.int32),
-                "node": np.asarray([node for node, _ in pairs], dtype=np.int32),
-                "kind": np.asarray([kind for _, kind in pairs], dtype=object),
-                "key": np.asarray([""] * len(pairs), dtype=object),
-            },
+    def _supersede(self, edge: int) -> None:
+        """What was measured here takes the place of what was imported for the same time."""
+        first = number(
+            self._connection, "SELECT coalesce(min(end_millis), 0) FROM samples WHERE end_millis <= ?", [edge]
         )
-        self._series.update(missing)
-
-    def _save_boots(self) -> None:
-        boots = list(self._boots.values())
-        if not boots:
+        if (first - 1) // SLOT_MILLIS >= self._imported_until:
             return
-        self._connection.register(
-            "incoming",
-            {
-                "id": np.asarray([boot.id for boot in boots], dtype=np.int32),
-                "high": np.asarray([boot.seen.high for boot in boots], dtype=np.int64),
-                "newest": np.asarray([boot.seen.newest_millis for boot in boots], dtype=np.int64),
-                "holes": np.asarray([holes_to_text(boot.seen.holes) for boot in boots], dtype=object),
-            },
+        self._connection.execute(
+            "DELETE FROM node_slots WHERE imported AND slot >= ? AND (slot, node) IN "
+            "(SELECT ((end_millis - 1) // ?)::INTEGER, node FROM samples JOIN boots ON samples.boot = boots.id "
+            "WHERE end_millis <= ?)",
+            [(first - 1) // SLOT_MILLIS, SLOT_MILLIS, edge],
         )
-        try:
-            self._connection.execute(
-                "UPDATE boots SET high = incoming.high, newest_millis = incoming.newest, holes = incoming.holes "
-                "FROM incoming WHERE boots.id = incoming.id AND boots.newest_millis <> incoming.newest"
-            )
-        finally:
-            self._connection.unregister("incoming")
 
 
-def open_history(directory: str) -> History:
-    """Open or create the history in `directory`.
+def open_history(directory: str, max_bytes: int | None = None) -> History:
+    """Open or create the history in `directory`. One that takes more than `max_bytes` loses its oldest days first,
+    and is copied into a smaller file, which may take minutes.
 
     Raises StateError when the history is of a newer version or in use, HistoryCorrupt when the file is damaged
     (`predictor.storage.set_aside` makes room for a new one), HistoryError when the disk says no.
@@ -340,60 +293,39 @@ def open_history(directory: str) -> History:
         raise HistoryError(
             f"{directory}: {error.strerror}; make it writable or choose another --history-dir"
         ) from error
+    remove_copy(path)
+    history = _open(path)
+    return history if max_bytes is None else _shrunk(history, max_bytes)
+
+
+def _shrunk(history: History, max_bytes: int) -> History:
+    """`history` within `max_bytes`, or as it is if there is no room for the copy."""
+    path = history.path
+    while (dropped := history.limit(max_bytes)) is not None:
+        log.warning(
+            "history is larger than history_max_bytes: its oldest part was removed",
+            until=slot_text(dropped.until_slot),
+            bytes_before=dropped.bytes_before,
+        )
+    try:
+        if not history.copy_if_larger(max_bytes):
+            return history
+    except HistoryCorrupt:
+        raise
+    except HistoryError as error:
+        log.warning("the history cannot be copied into a smaller file and stays as large as it is", error=str(error))
+        return history
+    history.close()
+    adopt_copy(path)
+    return _open(path)
+
+
+def _open(path: str) -> History:
     connection = connect(path)
     try:
         with readable():
-            _prepare(connection, path)
+            prepare(connection, path)
             return History(connection, path)
     except BaseException:
         connection.close()
         raise
-
-
-def _prepare(connection: Connection, path: str) -> None:
-    if not number(connection, "SELECT count(*) FROM information_schema.tables WHERE table_name = 'meta'"):
-        with Transaction(connection):
-            connection.execute(_SCHEMA)
-            connection.execute("INSERT INTO meta VALUES ('format', ?), ('created_by', ?)", [str(FORMAT), __version__])
-        return
-    rows = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchall()
-    found = int(rows[0][0]) if rows and str(rows[0][0]).isdigit() else None
-    if found is None:
-        raise HistoryCorrupt(f"{path} does not say which format it has")
-    if found > FORMAT:
-        raise StateError(
-            f"{path} has history format {found}, this version knows up to {FORMAT}: upgrade Slacktide, or choose "
-            "another --history-dir to start without history"
-        )
-
-
-def _fold_statement(columns: tuple[str, str, str, str, str, str]) -> str:
-    cpu_mean, cpu_max, memory_mean, memory_max, requested_cpu, requested_memory = columns
-    return f"""
-        INSERT INTO slots
-        SELECT series.id, (end_millis - 1) // {SLOT_MILLIS}, sum(window_millis),
-            avg({cpu_mean}), quantile_disc({cpu_mean}, 0.9), max({cpu_max}),
-            avg({memory_mean}), quantile_disc({memory_mean}, 0.9), max({memory_max}),
-            max({requested_cpu})::BIGINT, max({requested_memory})::BIGINT
-        FROM samples JOIN boots ON samples.boot = boots.id
-            JOIN series ON series.node = boots.node AND series.kind = $1 AND series.key = ''
-        WHERE end_millis <= $2
-        GROUP BY ALL
-        HAVING count({cpu_max}) + count({memory_max}) > 0"""  # noqa: S608 - built from the constants above only
-
-
-def _column(values: Sequence[int | float | None], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
-    missing = [value is None for value in values]
-    filled = np.asarray([0 if value is None else value for value in values], dtype=dtype)
-    return np.ma.MaskedArray(filled, mask=missing) if any(missing) else filled
-
-
-def _floats(values: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-    return np.ma.filled(np.ma.asarray(values).astype(np.float64), np.nan)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except FileNotFoundError:
-        return 0

@@ -166,8 +166,11 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
 
 
 def _writer(settings: PredictorSettings, clock: SystemClock, metrics: Metrics, fleet: Fleet) -> Writer:
-    place = Place(lambda: open_history(settings.history_dir), lambda: set_aside(settings.history_dir))
-    rules = WriterRules(settings.commit_seconds, settings.queue_samples, settings.retention_days, settings.window_days)
+    directory, max_bytes = settings.history_dir, settings.history_max_bytes
+    place = Place(lambda: open_history(directory, max_bytes), lambda: set_aside(directory))
+    rules = WriterRules(
+        settings.commit_seconds, settings.queue_samples, settings.retention_days, settings.window_days, max_bytes
+    )
     return Writer(place, rules, clock, metrics, fleet.restore)
 
 

@@ -30,6 +30,7 @@ class Metrics:
         self.commit_failures = counter("commit_failures", "Durable writes that failed; their samples are sent again")
         self.history_rows = gauge("history_rows", "Rows in the history", ("table",))
         self.history_bytes = gauge("history_bytes", "Bytes of the history on disk")
+        self.history_days_dropped = counter("history_days_dropped", "Days of history removed early for lack of room")
         self.history_usable = gauge("history_usable", "1 while samples become durable")
         self.pass_seconds = latency("pass_seconds", "Time of one forecast pass over all nodes")
         self.leader = gauge("leader", "1 while this replica publishes")

@@ -72,6 +72,13 @@ class PredictorSettings(DaemonSettings, frozen=True):
     ] = 15.0
 
     retention_days: Annotated[float, Meta(ge=0.1, le=400, description="how long history is kept")] = 35.0
+    history_max_bytes: Annotated[
+        int,
+        Meta(
+            ge=64 << 20,
+            description="size of the history on disk; oldest days go when it comes near (10,000 nodes: 0.3 GB a day)",
+        ),
+    ] = 16 << 30
     commit_seconds: Annotated[
         float, Meta(ge=0, le=5, description="how long samples are gathered for one durable write")
     ] = 0.05

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import duckdb
+import numpy as np
+import numpy.typing as npt
 
 from slacktide.errors import SlacktideError, StateError
 
@@ -146,3 +148,12 @@ def number(connection: Connection, query: str, parameters: Sequence[int] = ()) -
     """The one number that `query` answers. All rows are fetched: an unfinished result blocks the connection."""
     rows = connection.execute(query, list(parameters)).fetchall()
     return int(rows[0][0]) if rows else 0
+
+
+def insert(connection: Connection, table: str, columns: Mapping[str, npt.NDArray[np.generic]]) -> None:
+    """Append rows to `table`: columns by name, those that are not given are NULL. Raises duckdb.Error."""
+    connection.register("incoming", dict(columns))
+    try:
+        connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")  # noqa: S608 - our own table names
+    finally:
+        connection.unregister("incoming")

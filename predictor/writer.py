@@ -10,51 +10,44 @@ from __future__ import annotations
 import collections
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from predictor.clock import Clock, Instant
-from predictor.history import Appended, Batch, Sizes, Window
+from predictor.history import Appended, Batch, PodHours, PodReport, Window
 from predictor.metrics import Metrics
 from predictor.slots import SLOT_SECONDS
 from predictor.storage import HistoryCorrupt, HistoryError
+from predictor.upkeep import Kept, Upkeep, UpkeepRules
 from slacktide.errors import StateError
 from slacktide.observe import get_logger
 
 log = get_logger("predictor.writer")
 
 MAX_COMMIT_SAMPLES: Final = 10_000
-FOLD_LAG_SECONDS: Final = 60
-"""A slot is folded this long after its end, so that samples on their way still count in one piece."""
 
-_MAINTAIN_SECONDS: Final = 30.0
-_PRUNE_SECONDS: Final = 3600.0
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 _DAY_SECONDS: Final = 86400
 
 
-class Store(Protocol):
+class Store(Kept, Protocol):
     """The history as the writer uses it."""
 
     def append(self, batches: list[Batch], /) -> Appended:
         """Store durably."""
         ...
 
-    def fold(self, before_millis: int, /) -> int:
-        """Fold past slots."""
-        ...
-
-    def prune(self, before_millis: int, /) -> None:
-        """Remove what is too old."""
-        ...
-
-    def window(self, since_millis: int, /) -> Window:
+    def windows(self, since_millis: int, /) -> Iterator[Window]:
         """Recent use of all nodes."""
         ...
 
-    def sizes(self) -> Sizes:
-        """Rows and bytes."""
+    def pod_hours(self, since_millis: int, /) -> Iterator[PodHours]:
+        """Recent use of all pods."""
+        ...
+
+    def states(self) -> dict[str, bytes]:
+        """What is kept under keys."""
         ...
 
     def close(self) -> None:
@@ -72,12 +65,13 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WriterRules:
-    """How long samples gather, how many may wait, how long history and model window are."""
+    """How long samples gather, how many may wait, how long history and model window are, and how large the history."""
 
     commit_seconds: float
     queue_samples: int
     retention_days: float
     window_days: float
+    max_bytes: int
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,18 +90,23 @@ class Writer:
         clock: Clock,
         metrics: Metrics,
         on_window: Callable[[Window], None],
+        on_pods: Callable[[PodHours], None] | None = None,
+        take_pods: Callable[[], PodReport] | None = None,
     ) -> None:
+        """`on_window` and `on_pods` get what the history remembers, part by part, when it is opened first; a part may
+        come again after a failure. `take_pods` is asked for pods every few minutes, on the writer's thread: each
+        closed hour it hands out is kept until it is stored."""
         self._place = place
         self._rules = rules
         self._clock = clock
         self._metrics = metrics
         self._on_window: Callable[[Window], None] | None = on_window
+        self._on_pods = on_pods
+        self._upkeep = Upkeep(UpkeepRules(rules.retention_days, rules.max_bytes), metrics, take_pods)
         self._store: Store | None = None
         self._problem: str | None = "history is not open yet"
         self._pause = _FIRST_PAUSE_SECONDS
         self._retry_at = 0.0
-        self._maintain_at = 0.0
-        self._prune_at = 0.0
         self._wake = threading.Condition()
         self._queue: collections.deque[_Waiting] = collections.deque()
         self._samples = 0
@@ -147,6 +146,20 @@ class Writer:
             self._wake.notify()
         return True
 
+    def save_state(self, key: str, value: bytes) -> None:
+        """Keep `value` under `key` in the history, in place of what was there; from any thread, written soon."""
+        self._upkeep.save_state(key, value)
+        with self._wake:
+            self._wake.notify()
+
+    def load_state(self, key: str) -> bytes | None:
+        """What was saved last under `key`, by this process or one before; None until the history could be opened."""
+        return self._upkeep.load_state(key)
+
+    def retire(self, name: str) -> None:
+        """Another machine has the name of this node now: a restart no longer hands on what was measured before."""
+        self._upkeep.retire(name)
+
     def problem(self) -> str | None:
         """Why samples do not become durable; None when they do."""
         return self._problem
@@ -170,12 +183,21 @@ class Writer:
             with self._wake:
                 if self._stopping and not self._queue:
                     break
-        if self._store is not None:
-            self._store.close()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._store is None:
+            return
+        try:
+            self._upkeep.finish(self._store)
+        except HistoryError as error:
+            log.warning("pods and states of the last minutes could not be stored", error=str(error))
+        self._close()
 
     def _gather(self) -> list[_Waiting]:
         with self._wake:
-            self._wake.wait_for(lambda: self._queue or self._stopping, timeout=1.0)
+            busy = self._store is not None and self._upkeep.waits()
+            self._wake.wait_for(lambda: self._queue or self._stopping, timeout=0.0 if busy else 1.0)
             if self._queue and not self._stopping:
                 self._wake.wait_for(self._enough, timeout=self._rules.commit_seconds)
             taken: list[_Waiting] = []
@@ -220,22 +242,13 @@ class Writer:
         return True
 
     def _maintain(self) -> None:
-        now = self._clock.now()
-        if self._store is None or now.monotonic < self._maintain_at:
+        if self._store is None:
             return
-        self._maintain_at = now.monotonic + _MAINTAIN_SECONDS
+        now = self._clock.now()
         try:
-            self._store.fold(int((now.wall - FOLD_LAG_SECONDS) * 1000))
-            if now.monotonic >= self._prune_at:
-                self._prune_at = now.monotonic + _PRUNE_SECONDS
-                self._store.prune(int((now.wall - self._rules.retention_days * _DAY_SECONDS) * 1000))
-            sizes = self._store.sizes()
+            self._upkeep.step(self._store, now)
         except HistoryError as error:
             self._fail(error, now)
-            return
-        self._metrics.history_rows.labels("samples").set(sizes.samples)
-        self._metrics.history_rows.labels("slots").set(sizes.slots)
-        self._metrics.history_bytes.set(sizes.file_bytes)
 
     def _reopen(self, now: Instant) -> None:
         try:
@@ -253,10 +266,15 @@ class Writer:
 
     def _load(self, now: Instant) -> None:
         self._store = self._place.open()
+        self._upkeep.adopt_states(self._store.states())
         if self._on_window is not None:
             # One slot more than the model sees, so that the oldest one is whole.
-            since = now.wall - self._rules.window_days * _DAY_SECONDS - SLOT_SECONDS
-            self._on_window(self._store.window(int(since * 1000)))
+            since = int((now.wall - self._rules.window_days * _DAY_SECONDS - SLOT_SECONDS) * 1000)
+            for window in self._store.windows(since):
+                self._on_window(window)
+            if self._on_pods is not None:
+                for hours in self._store.pod_hours(since):
+                    self._on_pods(hours)
             self._on_window = None
         if self._problem == "history is not open yet":
             self._healthy()

@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor.fleet import Fleet
 from predictor.history import Batch, open_history
-from predictor.slots import SLOT_MILLIS, slot_of
+from predictor.slots import SLOT_MILLIS, percentile_90, slot_of
 from tests.predictor.support import make_sample
 
 START = 1_700_000_100_000 // SLOT_MILLIS * SLOT_MILLIS
@@ -75,15 +74,17 @@ def test_fold_keeps_mean_p90_maximum_and_requests_of_each_kind(history):
     ]
     history.append([Batch("n1", "b", given)])
     assert history.fold(START + SLOT_MILLIS) == 300
-    query = (
-        "SELECT kind, covered_millis, cpu_mean, cpu_p90, cpu_max, requested_cpu FROM slots JOIN series ON series = id"
-    )
-    found = {row[0]: row[1:] for row in rows(history, query)}
-    assert found["ls"] == (300_000, pytest.approx(1505.0), 2700.0, 6000, 8000)
-    assert found["system"] == (300_000, 1.0, 1.0, 2, None)
-    assert found["protected"] == (300_000, pytest.approx(1506.0), 2701.0, 6002, 8000)
-    assert found["be"][3] == 200
-    assert found["capacity"][3] == 32000
+
+    def cpu(kind):
+        (found,) = rows(history, f"SELECT {kind}_cpu_mean, {kind}_cpu_p90, {kind}_cpu_max FROM node_slots")
+        return found
+
+    assert cpu("ls") == (1505, 2700, 6000)
+    assert cpu("system") == (1, 1, 2)
+    assert cpu("protected") == (1506, 2701, 6002)
+    assert cpu("be") == (100, 100, 200)
+    rest = "covered_millis, ls_requested_cpu, be_requested_memory, capacity_cpu, be_memory_max, imported"
+    assert rows(history, f"SELECT {rest} FROM node_slots") == [(300_000, 8000, 0, 32000, 1 << 20, False)]
     assert rows(history, "SELECT count(*) FROM samples") == [(0,)]
 
 
@@ -103,19 +104,17 @@ def test_folding_changes_neither_the_window_nor_what_is_known_as_durable(tmp_pat
 
 def test_memory_and_disk_agree_on_what_stands_for_a_slot(history):
     rng = np.random.default_rng(1)
-    fleet = Fleet(1.0, 15.0, lambda: None)
     given = samples(1, 700)
     given = [s._replace(ls_cpu_mean=int(v)) for s, v in zip(given, rng.integers(0, 20000, len(given)), strict=True)]
+    expected = {}
     for sample in given:
-        fleet.observe("n1", sample, 0.0)
+        expected.setdefault(slot_of(sample.end_millis), []).append(sample.protected_cpu_mean)
     history.append([Batch("n1", "b", given)])
     history.fold(START + SLOT_MILLIS)
-    again = Fleet(1.0, 15.0, lambda: None)
-    again.restore(history.window(0))
-    one, other = (f.view((START + 700_000) / 1000) for f in (fleet, again))
-    np.testing.assert_array_equal(one.cpu, other.cpu)
-    np.testing.assert_array_equal(one.memory, other.memory)
-    assert np.count_nonzero(~np.isnan(one.cpu)) == 3
+    window = history.window(0)
+    found = dict(zip(window.slot.tolist(), window.cpu_millis.tolist(), strict=True))
+    assert found == {slot: percentile_90(values) for slot, values in expected.items()}
+    assert len(found) == 3
 
 
 def test_gaps_stay_gaps(history):
@@ -125,8 +124,9 @@ def test_gaps_stay_gaps(history):
     unmeasured = samples(10, 2, ls_cpu_mean=None, ls_cpu_max=None, ls_memory_mean=None, ls_memory_max=None)
     history.append([Batch("n2", "b", unmeasured)])
     history.fold(START + 10 * SLOT_MILLIS)
-    query = "SELECT kind FROM slots JOIN series ON series = series.id JOIN nodes ON node = nodes.id WHERE name = 'n2'"
-    assert {kind for (kind,) in rows(history, query)} == {"be", "system", "capacity"}
+    values = "ls_cpu_p90, protected_cpu_p90, protected_memory_max, be_cpu_p90, system_memory_max, capacity_cpu"
+    query = f"SELECT {values} FROM node_slots JOIN nodes ON node = nodes.id WHERE name = 'n2'"
+    assert rows(history, query) == [(None, None, None, 100, 1 << 29, 32000)]
 
 
 def test_samples_that_come_after_the_fold_count_too(history):

@@ -32,7 +32,7 @@ for start in range(first, 10**9, 7):
 
 
 def sequences_below(history):
-    boot = history._boots["n1", "b"].seen
+    boot = history._boots.boots["n1", "b"].seen
     return boot.high, boot.holes
 
 
@@ -67,8 +67,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path, lines):
         # The first sample ends one second into a slot.
         assert covered_slots(history) == (high * 1000 - 1) // SLOT_MILLIS + 1
         counted = history._connection.execute(
-            "SELECT (SELECT count(*) FROM samples) * 1000 + (SELECT coalesce(sum(covered_millis), 0) FROM slots "
-            "JOIN series ON series = id WHERE kind = 'ls')"
+            "SELECT (SELECT count(*) FROM samples) * 1000 + (SELECT coalesce(sum(covered_millis), 0) FROM node_slots)"
         ).fetchall()
         assert counted == [(high * 1000,)]
         history.close()

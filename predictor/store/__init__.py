@@ -1,0 +1,1 @@
+"""The tables of the history and what is done with them; `predictor.history` is the door."""
