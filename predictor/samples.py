@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from predictor.pods import PodUse
 from slacktide.v1 import usage_pb2
 
 CAPACITY_TOLERANCE: Final = 1.1
@@ -86,22 +88,42 @@ class Limits(NamedTuple):
 
 def read(message: usage_pb2.Sample) -> Sample:
     """The sample in `message`. A maximum that is missing or below its mean is taken as the mean."""
-    ls, system, be = (_usage(message, tier) for tier in ("ls", "system", "be"))
-    ls_requested = _resources(message, "ls_requested")
-    be_requested = _resources(message, "be_requested")
+    # A thousand of these come in a second: fields are named one by one rather than looped over.
     return Sample(
         message.sequence,
         message.end_unix_millis,
         message.window_millis,
-        *_resources(message, "capacity"),
-        *ls,
-        *system,
-        *be,
-        *ls_requested,
-        *be_requested,
+        *_resources(message.capacity),
+        *_usage(message.ls),
+        *_usage(message.system),
+        *_usage(message.be),
+        *_resources(message.ls_requested),
+        *_resources(message.be_requested),
         message.ls_pressure if message.HasField("ls_pressure") else None,
         message.be_quota_cpu_millis if message.HasField("be_quota_cpu_millis") else None,
     )
+
+
+_BEST_EFFORT: Final = usage_pb2.TIER_BE
+_SYSTEM: Final = usage_pb2.TIER_SYSTEM
+
+
+def read_pods(message: usage_pb2.Sample) -> list[PodUse]:
+    """The LS and SYSTEM pods in `message`."""
+    pods: list[PodUse] = []
+    for pod in message.pods:
+        tier = pod.tier
+        if tier == _BEST_EFFORT or not pod.uid:
+            continue
+        usage, requested = pod.usage, _resources(pod.requested)
+        cpu = usage.cpu_millis_mean if usage.HasField("cpu_millis_mean") else None
+        memory = usage.memory_bytes_max if usage.HasField("memory_bytes_max") else None
+        if memory is None and usage.HasField("memory_bytes_mean"):
+            memory = usage.memory_bytes_mean
+        pods.append(
+            PodUse(pod.uid, pod.namespace, pod.name, cpu, memory, *requested, "system" if tier == _SYSTEM else "ls")
+        )
+    return pods
 
 
 def judge(sample: Sample, limits: Limits) -> tuple[Refusal, str] | None:
@@ -137,41 +159,54 @@ def _judge_time(sample: Sample, limits: Limits) -> tuple[Refusal, str] | None:
     return None
 
 
-_CPU_FIELDS: Final = tuple(f"{tier}_cpu_{kind}" for tier in ("ls", "system", "be") for kind in ("mean", "max"))
-_MEMORY_FIELDS: Final = tuple(f"{tier}_memory_{kind}" for tier in ("ls", "system", "be") for kind in ("mean", "max"))
+_USES: Final = Sample._fields.index("ls_cpu_mean")
+_TIERS: Final = ("ls", "system", "be")
 _LARGEST: Final = 2**62
 
 
-def _judge_values(sample: Sample) -> tuple[Refusal, str] | None:
-    if sample.ls_pressure is not None and not (math.isfinite(sample.ls_pressure) and sample.ls_pressure >= 0):
-        return Refusal.NOT_FINITE, f"ls_pressure is {sample.ls_pressure}"
-    values: tuple[object, ...] = sample
-    for name, value in zip(Sample._fields, values, strict=True):
-        if isinstance(value, int) and value > _LARGEST:
-            return Refusal.TOO_LARGE, f"{name} is {value}"
-    return (
-        _above(sample, _CPU_FIELDS, sample.capacity_cpu, "millicores")
-        or _above(sample, _MEMORY_FIELDS, sample.capacity_memory, "bytes")
-        or _sum_above(sample, "cpu_mean", sample.capacity_cpu, "millicores")
-        or _sum_above(sample, "memory_mean", sample.capacity_memory, "bytes")
-    )
-
-
-def _above(sample: Sample, fields: tuple[str, ...], capacity: int | None, unit: str) -> tuple[Refusal, str] | None:
-    if capacity is None:
-        return None
-    for name in fields:
-        value = getattr(sample, name)
-        if value is not None and value > capacity * CAPACITY_TOLERANCE:
-            return Refusal.ABOVE_CAPACITY, f"{name} is {value} {unit} on a node of {capacity}"
+def judge_pods(pods: Sequence[PodUse], sample: Sample) -> tuple[Refusal, str] | None:
+    """Why a sample is refused for what it says of single pods."""
+    cpu = _LARGEST if sample.capacity_cpu is None else sample.capacity_cpu * CAPACITY_TOLERANCE
+    memory = _LARGEST if sample.capacity_memory is None else sample.capacity_memory * CAPACITY_TOLERANCE
+    for pod in pods:
+        if len(pod.uid) > MAX_NAME_LENGTH or len(pod.name) > MAX_NAME_LENGTH or len(pod.namespace) > MAX_NAME_LENGTH:
+            return Refusal.BAD_NAME, f"pod {pod.name[:64]!r} has a name of over {MAX_NAME_LENGTH} characters"
+        if pod.cpu_mean is not None and pod.cpu_mean > cpu:
+            return Refusal.ABOVE_CAPACITY, f"pod {pod.namespace}/{pod.name} used {pod.cpu_mean} millicores"
+        if pod.memory_max is not None and pod.memory_max > memory:
+            return Refusal.ABOVE_CAPACITY, f"pod {pod.namespace}/{pod.name} used {pod.memory_max} bytes"
     return None
 
 
-def _sum_above(sample: Sample, suffix: str, capacity: int | None, unit: str) -> tuple[Refusal, str] | None:
+def _judge_values(sample: Sample) -> tuple[Refusal, str] | None:
+    pressure = sample.ls_pressure
+    if pressure is not None and not (math.isfinite(pressure) and pressure >= 0):
+        return Refusal.NOT_FINITE, f"ls_pressure is {pressure}"
+    numbers = [value for value in sample if value is not None]
+    if max(numbers) > _LARGEST:
+        values: tuple[object, ...] = sample
+        named = zip(Sample._fields, values, strict=True)
+        name, value = next((name, v) for name, v in named if isinstance(v, int) and v > _LARGEST)
+        return Refusal.TOO_LARGE, f"{name} is {value}"
+    uses = sample[_USES : _USES + 12]
+    cpu = uses[0:2] + uses[4:6] + uses[8:10]
+    memory = uses[2:4] + uses[6:8] + uses[10:12]
+    return _above("cpu", cpu, sample.capacity_cpu, "millicores") or _above(
+        "memory", memory, sample.capacity_memory, "bytes"
+    )
+
+
+def _above(resource: str, uses: Sequence[float | None], capacity: int | None, unit: str) -> tuple[Refusal, str] | None:
+    """`uses` are mean and maximum of each tier in turn."""
     if capacity is None:
         return None
-    total = sum(getattr(sample, f"{tier}_{suffix}") or 0 for tier in ("ls", "system", "be"))
-    if total > capacity * CAPACITY_TOLERANCE:
+    most = capacity * CAPACITY_TOLERANCE
+    for index, value in enumerate(uses):
+        if value is not None and value > most:
+            name = f"{_TIERS[index // 2]}_{resource}_{'max' if index % 2 else 'mean'}"
+            return Refusal.ABOVE_CAPACITY, f"{name} is {value} {unit} on a node of {capacity}"
+    total = sum(value for value in uses[::2] if value is not None)
+    if total > most:
         return Refusal.ABOVE_CAPACITY, f"LS, SYSTEM and BE together used {total} {unit} on a node of {capacity}"
     return None
 
@@ -180,15 +215,18 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-def _resources(message: usage_pb2.Sample, field: str) -> tuple[int | None, int | None]:
-    part = getattr(message, field)
-    return _optional(part, "cpu_millis"), _optional(part, "memory_bytes")
+def _resources(part: usage_pb2.Resources) -> tuple[int | None, int | None]:
+    return (
+        part.cpu_millis if part.HasField("cpu_millis") else None,
+        part.memory_bytes if part.HasField("memory_bytes") else None,
+    )
 
 
-def _usage(message: usage_pb2.Sample, field: str) -> tuple[int | None, int | None, int | None, int | None]:
-    part = getattr(message, field)
-    cpu, memory = _optional(part, "cpu_millis_mean"), _optional(part, "memory_bytes_mean")
-    cpu_max, memory_max = _optional(part, "cpu_millis_max"), _optional(part, "memory_bytes_max")
+def _usage(part: usage_pb2.Usage) -> tuple[int | None, int | None, int | None, int | None]:
+    cpu = part.cpu_millis_mean if part.HasField("cpu_millis_mean") else None
+    memory = part.memory_bytes_mean if part.HasField("memory_bytes_mean") else None
+    cpu_max = part.cpu_millis_max if part.HasField("cpu_millis_max") else None
+    memory_max = part.memory_bytes_max if part.HasField("memory_bytes_max") else None
     return cpu, _at_least(cpu_max, cpu), memory, _at_least(memory_max, memory)
 
 
@@ -196,8 +234,3 @@ def _at_least(maximum: int | None, mean: int | None) -> int | None:
     if maximum is None or mean is None:
         return mean if maximum is None else maximum
     return max(maximum, mean)
-
-
-def _optional(message: usage_pb2.Resources | usage_pb2.Usage, field: str) -> int | None:
-    # The two branches of the union have different field names, so the typed HasField overloads do not apply.
-    return int(getattr(message, field)) if message.HasField(field) else None  # type: ignore[arg-type]

@@ -1,0 +1,66 @@
+"""What ingest knows of each node that reports: how far its clock is off, and how much it may send. No I/O, no clock."""
+
+from __future__ import annotations
+
+import collections
+from typing import Final
+
+CORRECTED_MILLIS: Final = 3_000
+"""A clock that is off by less than this is left alone: delivery takes its time as well."""
+
+STEP_MILLIS: Final = 2_000
+"""Corrections come in whole steps of this, so that a sample that is sent again is placed where it was before."""
+
+_REMEMBERED: Final = 8
+_JUMP_MILLIS: Final = 60_000
+_AGREE_MILLIS: Final = 5_000
+
+
+class ClockSkew:
+    """How far a node's clock is ahead of ours, from the sending times of its messages.
+
+    A message that was delayed makes the clock look behind, never ahead, so the largest of the last few differences
+    is the nearest to the truth. A clock that was set is believed once two messages agree.
+    """
+
+    __slots__ = ("_seen", "correction_millis")
+
+    def __init__(self) -> None:
+        self._seen: collections.deque[int] = collections.deque(maxlen=_REMEMBERED)
+        self.correction_millis = 0
+        """To be taken off the node's times; whole steps."""
+
+    @property
+    def millis(self) -> int:
+        """The estimate; positive when the node's clock is ahead."""
+        return max(self._seen, default=0)
+
+    def measure(self, ahead_millis: int) -> None:
+        """Take one difference: sending time by the node's clock, less receiving time by ours."""
+        seen = self._seen
+        if seen and ahead_millis < max(seen) - _JUMP_MILLIS and abs(seen[-1] - ahead_millis) < _AGREE_MILLIS:
+            before = seen[-1]
+            seen.clear()
+            seen.append(before)
+        seen.append(ahead_millis)
+        estimate = self.millis
+        if abs(estimate) <= CORRECTED_MILLIS:
+            self.correction_millis = 0
+        elif abs(estimate - self.correction_millis) > STEP_MILLIS:
+            self.correction_millis = round(estimate / STEP_MILLIS) * STEP_MILLIS
+
+
+class Bucket:
+    """A token bucket that goes into debt: nothing is ever dropped, whoever took too much has to wait."""
+
+    __slots__ = ("_at", "_tokens")
+
+    def __init__(self, burst: float, now: float) -> None:
+        self._tokens = burst
+        self._at = now
+
+    def take(self, count: int, rate: float, burst: float, now: float) -> float:
+        """Take `count` at monotonic time `now`; seconds to wait before the next may come, 0 mostly."""
+        self._tokens = min(burst, self._tokens + (now - self._at) * rate) - count
+        self._at = now
+        return max(0.0, -self._tokens / rate)
