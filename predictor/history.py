@@ -1,8 +1,8 @@
 """Durable history of usage: one DuckDB file that survives kill -9 of the predictor (tables: `predictor.store.schema`).
 
 A sample is durable once `append` returned. `fold` turns samples of past slots into slot rows and removes them in one
-transaction, so each is counted once whatever dies in between; a late sample adds another row for its slot, and
-readers combine rows. A slot that nobody measured has no row: gaps stay gaps. Pods are kept by the hour, from reports
+transaction, so each is counted once whatever dies in between; the row of a late sample's slot is made anew. A slot
+that nobody measured has no row: gaps stay gaps. Pods are kept by the hour, from reports
 that are minutes apart: what came since the last one is lost when the predictor is killed, and only that.
 
 All functions block on disk; one thread at a time may use a history. Source: DuckDB documentation, "Concurrency" (one
@@ -12,7 +12,7 @@ process owns the file) and measurements (docs/predictor.md).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +34,12 @@ from predictor.storage import (
 from predictor.store.boots import Boot, BootKey, BootTable
 from predictor.store.columns import HOUR_MILLIS, Imported, PodHours, PodReport, SlotColumns, Window
 from predictor.store.combine import joined_windows
+from predictor.store.folding import fold
 from predictor.store.importing import import_kinds
+from predictor.store.parquet import write_parquet
 from predictor.store.pods import PodTable
 from predictor.store.reading import windows
-from predictor.store.schema import FOLD, FORMAT, KINDS, PROTECTED, SAMPLE_INTEGERS, prepare
+from predictor.store.schema import FORMAT, KINDS, PROTECTED, SAMPLE_INTEGERS, prepare
 from predictor.store.size import (
     Dropped,
     Sizes,
@@ -94,7 +96,6 @@ class History:
         self._connection = connection
         self._boots = BootTable(connection)
         self._pods = PodTable(connection)
-        self._imported_until = number(connection, "SELECT coalesce(max(slot) + 1, 0) FROM node_slots WHERE imported")
 
     def append(self, batches: Iterable[Batch]) -> Appended:
         """Store what is new of `batches` in one transaction; durable when this returns.
@@ -130,8 +131,7 @@ class History:
         with Transaction(self._connection):
             count = number(self._connection, f"SELECT count(*) FROM samples WHERE {of_part}", chosen)  # noqa: S608 - our own text
             if count:
-                self._supersede(edge)
-                self._connection.execute(FOLD, chosen)
+                fold(self._connection, edge, parts, part)
                 self._boots.save()
                 self._connection.execute(f"DELETE FROM samples WHERE {of_part}", chosen)  # noqa: S608 - as above
         return count
@@ -198,8 +198,6 @@ class History:
             nodes = self._boots.ids_of(name for columns in kinds.values() for name in columns.names)
             imported = import_kinds(self._connection, kinds, nodes)
         self._boots.adopt(nodes, {})
-        newest = max((int(columns.slot.max()) for columns in kinds.values() if len(columns.slot)), default=-1)
-        self._imported_until = max(self._imported_until, newest + 1)
         return imported
 
     def import_pods(self, hours: PodHours) -> Imported:
@@ -233,6 +231,13 @@ class History:
         copy_rows(self._connection, self.path)
         return True
 
+    def write_parquet(self, query: str, path: str, progress: Callable[[float], None] | None) -> int:
+        """Write what `query` answers to a Parquet file; returns the number of rows. Raises HistoryError.
+
+        `progress` is called on another thread with the share done, 0 to 1.
+        """
+        return write_parquet(self._connection, query, path, progress)
+
     def nodes(self) -> int:
         """How many nodes there are."""
         return len(self._boots.nodes)
@@ -263,20 +268,6 @@ class History:
         for name, values in zip(Sample._fields, zip(*samples, strict=True), strict=True):
             columns[name] = column(values, np.int64 if name in SAMPLE_INTEGERS else np.float64)
         insert(self._connection, "samples", columns)
-
-    def _supersede(self, edge: int) -> None:
-        """What was measured here takes the place of what was imported for the same time."""
-        first = number(
-            self._connection, "SELECT coalesce(min(end_millis), 0) FROM samples WHERE end_millis <= ?", [edge]
-        )
-        if (first - 1) // SLOT_MILLIS >= self._imported_until:
-            return
-        self._connection.execute(
-            "DELETE FROM node_slots WHERE imported AND slot >= ? AND (slot, node) IN "
-            "(SELECT ((end_millis - 1) // ?)::INTEGER, node FROM samples JOIN boots ON samples.boot = boots.id "
-            "WHERE end_millis <= ?)",
-            [(first - 1) // SLOT_MILLIS, SLOT_MILLIS, edge],
-        )
 
 
 def open_history(directory: str, max_bytes: int | None = None) -> History:

@@ -54,6 +54,10 @@ class Connection(Protocol):
         """Forget it."""
         ...
 
+    def query_progress(self) -> float:
+        """How much of the running statement is done, in percent; -1 when that is not known. From any thread."""
+        ...
+
     def close(self) -> None:
         """Close the file."""
         ...
@@ -157,3 +161,8 @@ def insert(connection: Connection, table: str, columns: Mapping[str, npt.NDArray
         connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")  # noqa: S608 - our own table names
     finally:
         connection.unregister("incoming")
+
+
+def quoted(text: str) -> str:
+    """Text inside the quotes of a statement that takes no parameter there."""
+    return text.replace("'", "''")

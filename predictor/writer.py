@@ -71,7 +71,7 @@ class WriterRules:
     queue_samples: int
     retention_days: float
     window_days: float
-    max_bytes: int
+    max_bytes: int = 16 << 30
 
 
 @dataclasses.dataclass(slots=True)

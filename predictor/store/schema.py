@@ -1,12 +1,11 @@
-"""Tables of the history, format 2, how samples become slot rows, and how a file of format 1 becomes one of format 2.
+"""Tables of the history, format 2, and how a file of format 1 becomes one of format 2.
 
     meta        format and version
     nodes       a name may have several: `retired` ones were replaced by another machine of the same name
     boots       which samples of a boot are durable (see `predictor.sequences`)
     samples     every sample that is not folded yet, as it came
     node_slots  use per node and 5-minute slot: mean, p90 and maximum of CPU and memory of each kind. Rows stand in
-                order of time, so a question about some days reads those days only. Few slots have two rows: samples
-                that came after their slot was folded add one.
+                order of time, so that a question about some days reads those days only; no slot has a node twice.
     pods        name, group, tier, node and newest requests of a pod
     pod_hours   use of a pod in an hour that is over; open_hours the same for the hour that goes on
     state       what others keep here under a key
@@ -19,7 +18,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from predictor.samples import Sample
-from predictor.slots import SLOT_MILLIS
 from predictor.storage import Connection, HistoryCorrupt, Transaction, number
 from slacktide import __version__
 from slacktide.errors import StateError
@@ -135,39 +133,3 @@ def _pivot() -> str:
             if column is not None:
                 picked[column] = f"(max({old}) FILTER (kind = '{name}'))::BIGINT AS {column}"
     return ", ".join(picked.values())
-
-
-_SOURCES: Final = {
-    **{tier: f"{tier}_{{0}}" for tier in _TIERS},
-    # A sum with a part that is NULL is NULL, as it must be.
-    PROTECTED: "ls_{0} + system_{0}",
-}
-
-
-def _fold_columns() -> dict[str, str]:
-    """What each column of `node_slots` is made of, over the samples of a slot."""
-    columns = {}
-    for tier, source in _SOURCES.items():
-        for resource in ("cpu", "memory"):
-            mean, highest = source.format(f"{resource}_mean"), source.format(f"{resource}_max")
-            columns[f"{tier}_{resource}_mean"] = f"avg({mean})"
-            columns[f"{tier}_{resource}_p90"] = f"quantile_disc({mean}, 0.9)"
-            columns[f"{tier}_{resource}_max"] = f"max({highest})"
-    same = {column: f"max({column})" for column in VALUES if column not in columns}
-    return {**columns, **same}
-
-
-_FOLDED: Final = _fold_columns()
-_MEASURED: Final = " + ".join(
-    f"count({what})"
-    for what in ("capacity_cpu", "capacity_memory", *(f"{tier}_{r}_max" for tier in _TIERS for r in ("cpu", "memory")))
-)
-FOLD: Final = f"""
-INSERT INTO node_slots BY NAME
-SELECT (end_millis - 1) // {SLOT_MILLIS} AS slot, node, false AS imported, sum(window_millis) AS covered_millis,
-    {", ".join(f"({expression})::BIGINT AS {column}" for column, expression in _FOLDED.items())}
-FROM samples JOIN boots ON samples.boot = boots.id
-WHERE end_millis <= $1 AND node % $2 = $3
-GROUP BY slot, node
-HAVING {_MEASURED} > 0
-ORDER BY slot, node"""  # noqa: S608 - built from the constants above only

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import duckdb
 
 from predictor.slots import SLOT_SECONDS
-from predictor.storage import Connection, HistoryError, Transaction, number, readable
+from predictor.storage import Connection, HistoryError, Transaction, number, quoted, readable
 
 _ROOM: Final = 0.8
 """Share of the limit that rows may take; the rest is for what is removed but not free yet, and for the log."""
@@ -100,7 +100,7 @@ def copy_rows(connection: Connection, path: str) -> None:
     remove_copy(path)
     try:
         with readable():
-            connection.execute(f"ATTACH '{_quoted(path + _COPY)}' AS copied")
+            connection.execute(f"ATTACH '{quoted(path + _COPY)}' AS copied")
             source = str(connection.execute("SELECT current_database()").fetchall()[0][0])
             connection.execute(f'COPY FROM DATABASE "{source}" TO copied')
             connection.execute("DETACH copied")
@@ -132,10 +132,6 @@ def remove_copy(path: str) -> None:
 def slot_text(slot: int) -> str:
     """When a slot begins, for people."""
     return dt.datetime.fromtimestamp(slot * SLOT_SECONDS, dt.UTC).isoformat()
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "''")
 
 
 def _size(path: str) -> int:
