@@ -86,7 +86,7 @@ class Calibration:
         """(groups,) shares of S to add, for a fleet of `nodes`, at the asked risk times `factor`."""
         rules = self._rules
         risk = min(0.5, rules.risk * math.exp(self.level) * factor)
-        full = rules.decisions_per_day * min(nodes, rules.prior_nodes)
+        full = rules.decisions_per_day * min(max(1, nodes), rules.prior_nodes)
         own = [self._own(index) for index in range(len(GROUPS))]
         answer = np.empty(len(GROUPS))
         for index, (prior, samples) in enumerate(self._prior):

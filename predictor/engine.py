@@ -86,7 +86,7 @@ class Engine:
         self._models = {name: models[name] for name in wanted if name in models}
         self._settings = settings
         contenders = max(1, sum(name in settings.candidates for name in self._models))
-        self._learning = Learning(settings, tuple(self._models), contenders, prior)
+        self._learning = Learning(settings, self._models, contenders, prior)
         self._last_at = -math.inf
         self._notes = [f"model {name} is not there, so it is no candidate" for name in wanted if name not in models]
         if state is not None:
@@ -124,7 +124,7 @@ class Engine:
     def scores(self) -> tuple[ModelScore, ...]:
         """How each model does in shadow, champion or not."""
         learning = self._learning
-        nodes = max(1, len(learning.roster))
+        nodes = len(learning.roster)
         return tuple(
             ModelScore(
                 model=name,
@@ -207,7 +207,8 @@ class Engine:
         answers = np.full((len(self._models), history.usage.shape[1]), np.nan)
         for index, (name, model) in enumerate(self._models.items()):
             try:
-                said = model.predict(history, horizon, learning.levels[index : index + 1])
+                risk = float(learning.levels[index]) or self._settings.risk
+                said = model.predict(history, horizon, np.array([risk]))
                 answers[index] = np.where(np.isfinite(said[0]) & (said[0] >= 0), said[0], np.nan)
             except Exception as error:  # noqa: BLE001 - whatever a model does, the others answer
                 learning.failures[index] += 1
@@ -235,11 +236,11 @@ class Engine:
     def _released(self, answers: Floats, at: float, nodes: _Nodes) -> Floats:
         """Answers that fall do so slowly, and not at all where the newest slot is a gap: no data never raises."""
         roster = self._learning.roster
-        before = roster.before[:, nodes.rows].astype(np.float64)
+        before = roster.before[:, nodes.rows]
         hours = np.maximum(0.0, at - roster.seen[nodes.rows]) / HOUR_SECONDS
         keep = np.where(np.isnan(nodes.newest), 1.0, self._settings.release_keep_ratio**hours)
-        slow = np.fmax(answers, keep * before + (1.0 - keep) * np.where(np.isnan(answers), before, answers))
-        self._learning.roster.before[:, nodes.rows] = np.where(nodes.cold, np.nan, slow)
+        slow: Floats = np.fmax(answers, keep * before + (1.0 - keep) * np.where(np.isnan(answers), before, answers))
+        roster.before[:, nodes.rows] = np.where(nodes.cold, np.nan, slow)
         return slow
 
     def _paths(self, peak: Floats, chosen: Integers, nodes: _Nodes) -> tuple[Path, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,6 +18,8 @@ from predictor.engine_settings import EngineSettings
 from predictor.learning import Learning
 from predictor.pending import Decision
 from predictor.sketch import Packed, Sketch
+
+_Float = TypeVar("_Float", np.float32, np.float64)
 
 VERSION: Final = 1
 _CHECKSUM_BYTES: Final = 4
@@ -187,7 +189,7 @@ def restore(learning: Learning, settings: EngineSettings, raw: bytes) -> tuple[f
         if learned.horizon_seconds != settings.horizon_seconds:
             return -math.inf, [f"what was learned is of a horizon of {learned.horizon_seconds:g} s: starting anew"]
         source = np.array([learned.models.index(name) if name in learned.models else -1 for name in learning.models])
-        before = unpack_array(learned.roster[0], np.float32)
+        before = unpack_array(learned.roster[0], np.float64)
         pending = [unpack_decision(entry, len(learned.models), len(learned.nodes)) for entry in learned.pending]
         sketches = [_sketches(entry) for entry in learned.learned]
         learning.roster.restore(
@@ -245,8 +247,10 @@ def _sketches(entry: LearnedModel) -> dict[tuple[int, int], Sketch]:
     return {(day, group): Sketch.unpack(packed) for day, group, packed in entry.days}
 
 
-def _reordered(values: npt.NDArray[np.float32], source: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+def _reordered(values: npt.NDArray[_Float], source: npt.NDArray[np.int64]) -> npt.NDArray[_Float]:
     """Rows in the order of today's models; NaN for those that were not there."""
     if values.ndim != 2 or len(values) <= source.max(initial=-1):
         raise ValueError("answers of models do not fit together")
-    return np.where((source >= 0)[:, None], values[source], np.float32(np.nan)).astype(np.float32)
+    answer = values[source]
+    answer[source < 0] = np.nan
+    return answer

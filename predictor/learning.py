@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from predictor.calibrate import Calibration
 from predictor.champion import Champion, Tally, judge, kept
 from predictor.drift import Alarm, surprised
 from predictor.engine_settings import EngineSettings
-from predictor.models.base import DAY_SECONDS, Floats, History, Integers
+from predictor.models.base import DAY_SECONDS, Floats, History, Integers, Model
 from predictor.pending import EXACT, Decision
 from predictor.prior import Group, Prior
 from predictor.roster import Roster
@@ -31,17 +31,17 @@ class Learning:
     """All that changes with outcomes.
 
     models       names of the models that run, those that can be champion first.
-    levels       the risk that each is asked at: the prior's nearest to the asked one, so that its residuals fit.
+    levels       the risk that each is asked at, so that its residuals fit the prior; 0 for one that states none.
     pending      decisions that are not judged yet, oldest first.
     """
 
     def __init__(
-        self, settings: EngineSettings, models: Sequence[str], contenders: int, prior: Prior | None = None
+        self, settings: EngineSettings, models: Mapping[str, Model], contenders: int, prior: Prior | None = None
     ) -> None:
         self._settings = settings
         self.models = tuple(models)
         self.contenders = self.models[:contenders]
-        self.levels = np.array([nearest_level(prior, name, settings) for name in models])
+        self.levels = np.array([nearest_level(prior, model, settings) for model in models.values()])
         self.calibrations = [
             Calibration(settings.calibration(), _prior_of(prior, name, settings, level))
             for name, level in zip(models, self.levels.tolist(), strict=True)
@@ -128,9 +128,14 @@ class Learning:
             self.alarm = Alarm(1.0, at)
 
 
-def nearest_level(prior: Prior | None, model: str, settings: EngineSettings) -> float:
-    """The risk to ask `model` at: the one nearest to the asked risk, by ratio, that residuals are shipped for."""
-    known = [level for level in prior.levels(model, settings.horizon_seconds) if level > 0] if prior else []
+def nearest_level(prior: Prior | None, model: Model, settings: EngineSettings) -> float:
+    """The risk to ask `model` at: the one nearest to the asked risk, by ratio, that residuals are shipped for.
+
+    0 for a model that answers every risk alike.
+    """
+    if not model.states_risk:
+        return 0.0
+    known = [level for level in prior.levels(model.name, settings.horizon_seconds) if level > 0] if prior else []
     return min(known, key=lambda level: abs(math.log(level / settings.risk)), default=settings.risk)
 
 
@@ -139,7 +144,4 @@ def _prior_of(
 ) -> Mapping[Group, Mapping[str, Sketch]]:
     if prior is None:
         return {}
-    known = prior.levels(model, settings.horizon_seconds)
-    # A model that states no risk has one level, 0, whatever is asked.
-    asked = level if level in known else 0.0
-    return {group: prior.sketches(model, settings.horizon_seconds, group, asked) for group in Group}
+    return {group: prior.sketches(model, settings.horizon_seconds, group, level) for group in Group}

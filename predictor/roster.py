@@ -20,7 +20,7 @@ FORGET_SECONDS: Final = 7 * DAY_SECONDS
 class Roster:
     """Rows of nodes. Nodes come and go; a row stays its node's until the node is forgotten.
 
-    before    (candidates + 1, rows) float32: what each candidate's answer, and last what was published, had come to;
+    before    (candidates + 1, rows) float64: what each candidate's answer, and last what was published, had come to;
               NaN for none.
     measured  (rows,) float32: seconds of use that the node had at the last count.
     risen     (rows,) float64: when its level last rose above anything seen, -inf for never.
@@ -30,7 +30,7 @@ class Roster:
     def __init__(self, candidates: int) -> None:
         self._candidates = candidates
         self._row_of: dict[str, int] = {}
-        self.before = np.full((candidates + 1, 0), np.nan, dtype=np.float32)
+        self.before = np.full((candidates + 1, 0), np.nan)
         self.measured = np.zeros(0, dtype=np.float32)
         self.risen = np.zeros(0)
         self.seen = np.zeros(0)
@@ -81,7 +81,7 @@ class Roster:
     def restore(
         self,
         names: Sequence[str],
-        before: npt.NDArray[np.float32],
+        before: Floats,
         measured: npt.NDArray[np.float32],
         times: Floats,
         exceptions: npt.NDArray[np.float32],
@@ -99,7 +99,7 @@ class Roster:
     def _grow(self, more: int) -> None:
         if more <= 0:
             return
-        self.before = np.hstack([self.before, np.full((self._candidates + 1, more), np.nan, dtype=np.float32)])
+        self.before = np.hstack([self.before, np.full((self._candidates + 1, more), np.nan)])
         self.measured = np.append(self.measured, np.zeros(more, dtype=np.float32))
         self.risen = np.append(self.risen, np.full(more, -math.inf))
         self.seen = np.append(self.seen, np.full(more, -math.inf))
