@@ -14,7 +14,22 @@ from cli.app import App, common_options, examples
 from cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE, code_of
 from slacktide.errors import SettingsError, SlacktideError
 
-COMMANDS: Final = ("up", "down", "run", "ps", "logs", "rm", "top", "doctor", "agent", "demo", "completion", "version")
+COMMANDS: Final = (
+    "up",
+    "down",
+    "run",
+    "ps",
+    "logs",
+    "rm",
+    "top",
+    "doctor",
+    "agent",
+    "history",
+    "backtest",
+    "demo",
+    "completion",
+    "version",
+)
 
 
 class Commands(click.Group):

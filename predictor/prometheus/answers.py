@@ -1,0 +1,106 @@
+"""Answers of the Prometheus query API as arrays. Pure.
+
+Source: Prometheus documentation, "HTTP API", "Expression queries" and "Format overview". Values are text there, and
+`NaN`, `+Inf` and `-Inf` are among them: all three are gaps here, since none of them is an amount of use.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from predictor.prometheus.errors import PrometheusError
+
+Labels = dict[str, str]
+Points = npt.NDArray[np.float64]
+
+_ANNOTATION: Final = "PromQL "
+"""Prometheus 3 puts remarks about the expression itself among the warnings; they do not mean that data is missing."""
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One series: `value` of an instant query, `values` of a range query, as (epoch seconds, text)."""
+
+    metric: Labels
+    value: tuple[float, str] | None = None
+    values: list[tuple[float, str]] = []
+
+
+class Data(msgspec.Struct, frozen=True, rename="camel"):
+    """The result of a query; `result_type` is vector or matrix for all that is asked here."""
+
+    result_type: str = ""
+    result: list[Series] = []
+
+
+class Envelope(msgspec.Struct, frozen=True, rename="camel"):
+    """The whole answer. `is_partial` is VictoriaMetrics' word for what Thanos puts among the warnings."""
+
+    status: str
+    data: Data | None = None
+    error_type: str = ""
+    error: str = ""
+    warnings: list[str] = []
+    is_partial: bool = False
+
+
+class Trouble(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of an answer that says what went wrong; `data` may be anything then."""
+
+    status: str = ""
+    error_type: str = ""
+    error: str = ""
+
+
+class Answer(NamedTuple):
+    """Series of one query, and what the server says is missing from them (empty: nothing)."""
+
+    series: list[Series]
+    missing: tuple[str, ...]
+
+
+def read(body: bytes, where: str) -> Answer:
+    """The answer in `body`. Raises PrometheusError when it is no successful answer of the query API."""
+    try:
+        envelope = msgspec.json.decode(body, type=Envelope)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise PrometheusError(
+            f"{where} does not answer as a Prometheus does ({error}): is this its address, with the path it is "
+            f"served under? The answer begins {body[:60]!r}"
+        ) from error
+    if envelope.status != "success" or envelope.data is None:
+        raise PrometheusError(f"{where}: {envelope.error_type or envelope.status}: {envelope.error or 'no data'}")
+    missing = [warning for warning in envelope.warnings if not warning.startswith(_ANNOTATION)]
+    if envelope.is_partial:
+        missing.append("the answer is marked as partial")
+    return Answer(envelope.data.result, tuple(missing))
+
+
+def trouble(body: bytes) -> str:
+    """What the body of a refusal says, in one line."""
+    try:
+        found = msgspec.json.decode(body, type=Trouble)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return " ".join(body[:300].decode("utf-8", "replace").split())
+    return " ".join(f"{found.error_type}: {found.error}".strip(": ").split())
+
+
+def grid(series: Series, start: float, step: float, count: int) -> Points:
+    """(count,) values of `series` at start, start + step, ...; NaN where there is none or no finite number."""
+    points = np.full(count, np.nan)
+    for at, text in series.values:
+        place = round((at - start) / step)
+        if 0 <= place < count:
+            points[place] = float(text)
+    points[~np.isfinite(points)] = np.nan
+    return points
+
+
+def newest(series: Series) -> float:
+    """Value of an instant query; NaN where there is none or no finite number."""
+    value = float("nan") if series.value is None else float(series.value[1])
+    return value if math.isfinite(value) else float("nan")

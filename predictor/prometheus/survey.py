@@ -1,0 +1,318 @@
+"""Which metrics a server has, how its nodes are named there, how often it scrapes.
+
+Nothing of this is asked of the operator unless it cannot be told: a wrong guess would put use under a name that no node
+has. Every question is one instant query.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from predictor.prometheus import queries as q
+from predictor.prometheus.answers import Answer, newest
+from predictor.prometheus.errors import PrometheusError
+from predictor.slots import SLOT_SECONDS
+
+NODE_LABELS: Final = ("node", "kubernetes_node", "kubernetes_io_hostname", "nodename", "exported_node", "instance")
+"""Labels that name a node, the surer ones first."""
+
+_SCRAPES_SECONDS: Final = 900.0
+_PAIR_STEP: Final = 6 * 3600.0
+_BOTH_SHARE: Final = 0.05
+"""Where fewer pods than this have a cgroup and no container, these are pods that just start or end."""
+_STEPS: Final = (5, 6, 10, 12, 15, 20, 25, 30, 50, 60)
+"""Divisors of a slot that windows may be apart."""
+_LEAST_STEP: Final = 15.0
+_NODES_A_SECOND: Final = 50.0
+"""Windows are further apart where more nodes would make answers too long: 60 s from 3000 nodes on."""
+
+
+class Asks(Protocol):
+    """A client of the query API."""
+
+    def instant(self, expression: str, at: float) -> Answer:
+        """Vector at an epoch second."""
+        ...
+
+    def range(self, expression: str, start: float, end: float, step: float) -> Answer:
+        """Matrix between two epoch seconds."""
+        ...
+
+
+class Source(NamedTuple):
+    """Series of one exporter: the label that names the node, and what its values mean.
+
+    addresses, instances  node by host part and by whole value of an `instance` label
+    known                 names of nodes, empty when nothing lists them
+    """
+
+    label: str
+    addresses: Mapping[str, str] = {}
+    instances: Mapping[str, str] = {}
+    known: frozenset[str] = frozenset()
+
+    def node(self, value: str) -> str | None:
+        """Name of the node that a value of the label means; None when it means none that is known."""
+        if self.label != "instance":
+            return value or None
+        host = host_of(value)
+        if host in self.addresses:
+            return self.addresses[host]
+        if host in self.known:
+            return host
+        if value in self.instances:
+            return self.instances[value]
+        return None if self.known or self.instances else host or None
+
+
+class Survey(NamedTuple):
+    """What a server has. A part that is None is not there.
+
+    step_seconds    time between two windows
+    window_seconds  length of a window
+    remarks         what is missing, what that means, and what helps
+    """
+
+    nodes: tuple[str, ...]
+    cadvisor: Source | None
+    exporter: Source | None
+    form: q.Form | None
+    total_cpu: q.Total | None
+    total_memory: q.Total | None
+    kubelet_capacity: bool
+    machine_capacity: bool
+    requests: bool
+    phases: bool
+    labels: bool
+    pods: bool
+    owners: bool
+    scrape_seconds: float
+    step_seconds: int
+    window_seconds: int
+    remarks: tuple[str, ...]
+
+
+def survey(
+    client: Asks,
+    since: float,
+    at: float,
+    extra: tuple[str, ...] = (),
+    node_label: str | None = None,
+    step: int | None = None,
+) -> Survey:
+    """Look at what the server has at epoch second `at`, and how nodes were named from `since` on.
+
+    extra       matchers on every series
+    node_label  label that names the node in cAdvisor's and node-exporter's series; None = find it
+    step        seconds between windows; None = as often as the cluster is scraped, within reason
+
+    Raises PrometheusError when there is nothing to import, or when the series of several clusters would mix.
+    """
+    return _Surveyor(client, since, at, extra).run(node_label, step)
+
+
+class _Found(NamedTuple):
+    source: Source
+    nodes: frozenset[str]
+
+
+class _Surveyor:
+    def __init__(self, client: Asks, since: float, at: float, extra: tuple[str, ...]) -> None:
+        self._client = client
+        self._since = since
+        self._at = at
+        self._extra = extra
+        self._remarks: list[str] = []
+
+    def run(self, node_label: str | None, step: int | None) -> Survey:
+        self._one_cluster()
+        containers = self._count(q.CPU, *q.POD_MATCHERS[q.Form.CONTAINERS])
+        alone = self._alone() if containers else self._count(q.CPU, *q.POD_MATCHERS[q.Form.PODS])
+        known = frozenset(self._values(q.NODE_INFO, "node"))
+        roots = self._count(q.CPU, 'id="/"')
+        kubelets = self._source(q.CPU, 'pod!=""' if containers or alone else 'id="/"', node_label, known)
+        exporters = self._source(q.NODE_CPU, 'mode="idle"', node_label, known)
+        nodes = frozenset().union(*(found.nodes for found in (kubelets, exporters) if found))
+        scrape = self._scrape('id="/"' if roots else 'pod!=""' if kubelets else "", nodes)
+        chosen = step or step_for(scrape, len(nodes))
+        found = Survey(
+            nodes=tuple(sorted(nodes)),
+            cadvisor=kubelets.source if kubelets else None,
+            exporter=exporters.source if exporters else None,
+            form=None if not (containers or alone) else _form(containers, alone),
+            total_cpu=q.Total.ROOT if roots else q.Total.EXPORTER if exporters else None,
+            total_memory=self._total_memory(exporters is not None),
+            kubelet_capacity=bool(self._count(q.NODE_CAPACITY)),
+            machine_capacity=bool(self._count(q.MACHINE_CPU)),
+            requests=bool(self._count(q.REQUESTS, 'resource="cpu"')),
+            phases=bool(self._count(q.POD_PHASE)),
+            labels=bool(self._count(q.POD_LABELS)),
+            pods=bool(self._count(q.POD_INFO, 'uid!=""')),
+            owners=bool(self._count(q.POD_OWNER)),
+            scrape_seconds=scrape,
+            step_seconds=chosen,
+            window_seconds=window_for(scrape, chosen),
+            remarks=(),
+        )
+        self._judge(found)
+        return found._replace(remarks=tuple(self._remarks))
+
+    def _one_cluster(self) -> None:
+        for label in ("cluster", "cluster_id", "k8s_cluster"):
+            found = sorted({*self._values(q.CPU, label, 'id="/"'), *self._values(q.NODE_INFO, label)})
+            if len(found) > 1:
+                raise PrometheusError(
+                    f"the server has series of {len(found)} clusters ({label}: {', '.join(found[:5])}"
+                    f"{', ...' if len(found) > 5 else ''}), whose nodes would mix: choose one with "
+                    f"--match '{label}={q.quoted(found[0])}'"
+                )
+
+    def _source(self, metric: str, matcher: str, asked: str | None, known: frozenset[str]) -> _Found | None:
+        """Where `metric` names its nodes, and which it has now; None when there is no such metric."""
+        found: list[_Found] = []
+        for label in (asked,) if asked else NODE_LABELS:
+            values = self._values(metric, label, matcher)
+            if values:
+                source = self._instances(known) if label == "instance" else Source(label, known=known)
+                found.append(_Found(source, frozenset(filter(None, map(source.node, values)))))
+        if not found:
+            return None
+        best = max(found, key=lambda one: len(one.nodes & known) / max(len(one.nodes), 1))
+        some = ", ".join(sorted(best.nodes)[:3])
+        if known and 2 * len(best.nodes & known) < len(best.nodes):
+            raise PrometheusError(
+                f"label {best.source.label!r} of {metric} ({some}) does not name the nodes that {q.NODE_INFO} lists "
+                f"({', '.join(sorted(known)[:3])}): name the right label with --node-label"
+            )
+        if best.source.label == "instance" and not known and not best.source.instances:
+            self._remarks.append(
+                f"{metric} names its nodes by `instance` only ({some}): these must be the names that Kubernetes gives "
+                "to the nodes; if they are not, give --node-label"
+            )
+        return best
+
+    def _instances(self, known: frozenset[str]) -> Source:
+        return Source(
+            "instance",
+            self._pairs(q.NODE_INFO, "internal_ip", "node"),
+            self._pairs(q.NODE_NAMES, "instance", "nodename"),
+            known,
+        )
+
+    def _total_memory(self, exporters: bool) -> q.Total | None:
+        if self._count(q.MEMORY, 'id="/"'):
+            return q.Total.ROOT
+        return q.Total.EXPORTER if exporters and self._count(q.NODE_MEMORY_FREE) else None
+
+    def _judge(self, found: Survey) -> None:
+        """Say what is missing, what that means, and what helps."""
+        say = self._remarks.append
+        if found.form is None:
+            say(
+                f"{q.CPU} has no pods: all use counts as protected; scrape /metrics/cadvisor of the kubelets to tell "
+                "pods from the rest"
+            )
+        for metric, other, total, use in (
+            (q.CPU, q.NODE_CPU, found.total_cpu, "CPU"),
+            (q.MEMORY, q.NODE_MEMORY_FREE, found.total_memory, "memory"),
+        ):
+            if total is None:
+                say(
+                    f'neither {metric}{{id="/"}} nor {other} is there: {use} outside pods is unknown, so this import '
+                    f"gives no forecast of {use}; keep the root cgroup in the scrape of cAdvisor, or run node-exporter"
+                )
+        if not (found.kubelet_capacity or found.machine_capacity or found.exporter):
+            say(f"none of {q.NODE_CAPACITY}, {q.MACHINE_CPU}, {q.NODE_CPU} is there: absurd values cannot be told")
+        if not found.requests:
+            say(f"{q.REQUESTS} is not there: requests stay unknown; run kube-state-metrics")
+        if not found.labels:
+            say(f"{q.POD_LABELS} is not there: only batch requests mark a pod as best-effort; run kube-state-metrics")
+        if found.form is not None and not found.pods:
+            say(f"{q.POD_INFO} has no uid: use of single pods is not imported; run kube-state-metrics")
+        if found.scrape_seconds > 0.4 * SLOT_SECONDS:
+            say(
+                f"samples come each {found.scrape_seconds:.0f} s: peaks shorter than {found.window_seconds} s are not "
+                "in them, so forecasts start lower than they will be; raise reserve_cpu_percent for the first week"
+            )
+
+    def _alone(self) -> int:
+        """Pods that have a cgroup and no container."""
+        have = [
+            f"group by (namespace, pod) ({q.select(q.CPU, *q.POD_MATCHERS[form], *self._extra)})"
+            for form in (q.Form.PODS, q.Form.CONTAINERS)
+        ]
+        return self._number(f"count({have[0]} unless {have[1]})")
+
+    def _count(self, metric: str, *matchers: str) -> int:
+        return self._number(f"count({q.select(metric, *matchers, *self._extra)})")
+
+    def _number(self, expression: str) -> int:
+        series = self._client.instant(expression, self._at).series
+        value = newest(series[0]) if series else math.nan
+        return 0 if math.isnan(value) else round(value)
+
+    def _values(self, metric: str, label: str, *matchers: str) -> list[str]:
+        """Values of `label`, without the empty one."""
+        expression = f"group by ({label}) ({q.select(metric, *matchers, *self._extra)})"
+        found = (series.metric.get(label, "") for series in self._client.instant(expression, self._at).series)
+        return sorted(value for value in found if value)
+
+    def _pairs(self, metric: str, key: str, value: str) -> dict[str, str]:
+        """`value` by `key`, of all that were there in the time that is imported; of several the newest."""
+        expression = f"group by ({key}, {value}) ({q.select(metric, *self._extra)})"
+        found = self._client.range(expression, self._since, self._at, _PAIR_STEP).series
+        newest_last = sorted(found, key=lambda series: series.values[-1][0] if series.values else 0.0)
+        pairs = ((series.metric.get(key), series.metric.get(value)) for series in newest_last)
+        return {left: right for left, right in pairs if left and right}
+
+    def _scrape(self, matcher: str, nodes: frozenset[str]) -> float:
+        """Seconds between two samples of a node: the median. Raises PrometheusError when there is nothing to read."""
+        if not nodes:
+            raise PrometheusError(
+                f"at {stamp(self._at)} the server has neither {q.CPU} (cAdvisor, part of the kubelet) nor {q.NODE_CPU} "
+                "(node-exporter): scrape one of them, check --match, or set --to to a time when there was one"
+            )
+        metric, matchers = (q.CPU, [matcher]) if matcher else (q.NODE_CPU, ['mode="idle"'])
+        selector = q.select(metric, *matchers, *self._extra)
+        count = self._number(f"10 * quantile(0.5, count_over_time({selector}[{q.seconds(_SCRAPES_SECONDS)}]) > 1)")
+        if count:
+            # The window holds one sample more than intervals when it happens to begin on one.
+            return _SCRAPES_SECONDS / (count / 10 - 0.5)
+        raise PrometheusError(
+            f"{metric} has fewer than two samples in the {_SCRAPES_SECONDS / 60:.0f} minutes before "
+            f"{stamp(self._at)}: set --to to a time when the cluster was scraped"
+        )
+
+
+def stamp(at: float) -> str:
+    """An epoch second as people read it, in UTC."""
+    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def _form(containers: int, alone: int) -> q.Form:
+    if not containers:
+        return q.Form.PODS
+    return q.Form.BOTH if alone > _BOTH_SHARE * containers else q.Form.CONTAINERS
+
+
+def step_for(scrape_seconds: float, nodes: int) -> int:
+    """Seconds between windows: as often as samples come, not below 15 s, and less often for many nodes."""
+    wanted = max(0.95 * scrape_seconds, _LEAST_STEP, nodes / _NODES_A_SECOND)
+    return next((step for step in _STEPS if step >= wanted), _STEPS[-1])
+
+
+def window_for(scrape_seconds: float, step: int) -> int:
+    """Seconds of a window: enough for two samples even when one came late, a multiple of `step`."""
+    return math.ceil(2.5 * scrape_seconds / step) * step
+
+
+def host_of(instance: str) -> str:
+    """Host part of an `instance` label."""
+    text = instance.partition("://")[2] or instance
+    text = text.partition("/")[0]
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.rpartition(":")[0] if text.count(":") == 1 else text
