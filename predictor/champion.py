@@ -108,8 +108,9 @@ def judge(
 ) -> Champion:
     """The champion after the outcomes known at `at`.
 
-    A challenger must violate no more than tolerated, or less than a champion that violates more; if both are safe it
-    must reserve less by the margin. It takes over when it has been ahead for the waiting time without a break.
+    A champion that surely violates more than tolerated gives way to the one that violates least. Otherwise a
+    challenger must reserve less by the margin, and violate no more than tolerated. It takes over when it has been
+    ahead for the waiting time without a break.
     """
     best, why = _best(champion.index, tallies, names, rules)
     if best == champion.index:
@@ -122,23 +123,37 @@ def judge(
 
 
 def _best(reigning: int, tallies: Sequence[Tally], names: Sequence[str], rules: ChampionRules) -> tuple[int, str]:
-    allowed = rules.risk * rules.tolerance
     known = [i for i, tally in enumerate(tallies) if tally.decisions >= rules.least_decisions]
     if reigning not in known:
         return reigning, ""
-    safe = [i for i in known if tallies[i].violation <= allowed]
-    now = tallies[reigning]
-    if now.interval()[0] > allowed:
-        calmer = [i for i in known if tallies[i].interval()[1] < now.violation]
-        pool = [i for i in calmer if i in safe] or calmer
-        if pool:
-            best = min(pool, key=lambda i: (tallies[i].violation, i))
-            return best, (
-                f"{names[reigning]} violated {now.violation:.2%} where {rules.risk:.2%} was asked, "
-                f"{names[best]} {tallies[best].violation:.2%}"
-            )
-    if not safe:
+    if tallies[reigning].interval()[0] > rules.risk * rules.tolerance:
+        return _calmest(reigning, known, tallies, names, rules)
+    return _cheapest(reigning, known, tallies, names, rules)
+
+
+def _calmest(
+    reigning: int, known: Sequence[int], tallies: Sequence[Tally], names: Sequence[str], rules: ChampionRules
+) -> tuple[int, str]:
+    """For a champion that is surely beyond what is tolerated: the one that violates least, if surely less than it."""
+    now = tallies[reigning].violation
+    best = min(
+        (i for i in known if tallies[i].interval()[1] < now), key=lambda i: (tallies[i].violation, i), default=-1
+    )
+    if best < 0:
         return reigning, ""
+    return best, (
+        f"{names[reigning]} violated {now:.2%} where {rules.risk:.2%} was asked, "
+        f"{names[best]} {tallies[best].violation:.2%}"
+    )
+
+
+def _cheapest(
+    reigning: int, known: Sequence[int], tallies: Sequence[Tally], names: Sequence[str], rules: ChampionRules
+) -> tuple[int, str]:
+    """The one that reserves least of those that violate within what is tolerated, or hardly more than the champion."""
+    now = tallies[reigning]
+    allowed = max(rules.risk, now.violation) * rules.tolerance
+    safe = [i for i in known if tallies[i].violation <= allowed]
     best = min(safe, key=lambda i: (tallies[i].mean_reserve, i != reigning, i))
     gain = 1.0 - tallies[best].mean_reserve / now.mean_reserve if now.mean_reserve > 0 else 0.0
     if gain < rules.margin:
