@@ -34,8 +34,9 @@ POLICIES.update({{module.Ceiling.name: module.Ceiling, **moved}})
 
 MODEL = """
 import predictor.models
-load("predictor.models.n_sigma", {path!r})
-predictor.models._MODULES["n_sigma"] = "predictor.models.n_sigma"
+assert "same_hours" not in predictor.models.known()
+load("predictor.models.same_hours", {path!r})
+predictor.models._MODULES["same_hours"] = "predictor.models.same_hours"
 """
 
 PLUGIN = """
@@ -78,7 +79,7 @@ def test_the_example_of_a_page_works_as_it_stands(tmp_path, thing, register):
 def test_files_and_names_that_a_page_tells_of_are_there(thing):
     page = (ROOT / "docs" / f"how-to-add-a-{thing}.md").read_text()
     named = re.findall(r"`((?:agent|predictor|scheduler_plugins|tests|docs)/[\w/.-]+)`", page)
-    examples = {"ceiling", "n_sigma", "no_batch", "NAME", "CONTROLLER"}
+    examples = {"ceiling", "same_hours", "no_batch", "NAME", "CONTROLLER"}
     known = [path for path in named if not any(word in path for word in examples)]
     assert known
     assert [path for path in known if not (ROOT / path).exists()] == []
