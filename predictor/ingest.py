@@ -3,6 +3,9 @@
 An acknowledgement names the highest sequence such that everything the stream brought up to it is durable or refused.
 When a durable write fails, acknowledgements stop where they are and the agent is asked to slow down; once writing
 works again the stream is ended, because what is not acknowledged is sent again only after a reconnect.
+
+A node that sends more than its share is slowed down, never cut off: its messages are taken one by one, and it is told
+how long to wait. A clock that is off by seconds is corrected, so that use lands in the slot in which it happened.
 """
 
 from __future__ import annotations
@@ -10,16 +13,21 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-import itertools
-from collections.abc import AsyncIterator, Callable
-from typing import Final, Protocol
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final, Protocol
+
+from msgspec import Meta
 
 from predictor.clock import Clock, Instant
 from predictor.fleet import Fleet
 from predictor.history import Batch
 from predictor.metrics import Metrics
-from predictor.samples import Limits, Sample, judge, judge_origin, read
+from predictor.pods import PodUse
+from predictor.reporters import Bucket, ClockSkew
+from predictor.samples import Limits, Sample, judge, judge_origin, judge_pods, read, read_pods
 from slacktide.observe import get_logger
+from slacktide.settings import Settings
 from slacktide.v1 import usage_pb2
 
 log = get_logger("predictor.ingest")
@@ -32,6 +40,15 @@ _BUSY_POLL_SECONDS: Final = 0.02
 _DAY_MILLIS: Final = 86_400_000
 _CLOSED_CHARACTERS: Final = 512
 """Of an agent's reason, which ends up in an annotation."""
+
+_MOST_REPORTERS: Final = 100_000
+"""Nodes whose clock and share are remembered; the one that spoke first goes first."""
+
+_TOLD_SKEW_MILLIS: Final = 500
+_RELOADABLE: Final = {"reloadable": True}
+
+Read = Callable[[], Awaitable[usage_pb2.ReportRequest | None]]
+Write = Callable[[usage_pb2.ReportResponse], Awaitable[None]]
 
 
 class Resend(Exception):
@@ -46,23 +63,71 @@ class BatchWriter(Protocol):
         ...
 
 
+class IngestSettings(Settings, frozen=True):
+    """How much one node may send. A spool that is replayed is slowed down to this, nothing is dropped."""
+
+    node_samples_per_second: Annotated[
+        float, Meta(gt=0, le=100_000, description="samples a second that one node may send for long", extra=_RELOADABLE)
+    ] = 100.0
+    node_burst_samples: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="samples that one node may send at once", extra=_RELOADABLE)
+    ] = 1000
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class IngestRules:
-    """Which times are believed."""
+    """Which times are believed, and how much a node may send."""
 
     max_skew_seconds: float
     retention_days: float
+    share: IngestSettings = dataclasses.field(default_factory=IngestSettings)
 
 
 @dataclasses.dataclass(slots=True)
 class _Pending:
-    """A message under way: what may be acknowledged once `durable` says True."""
+    """A message under way: what may be acknowledged once `durable` is True; None while it is not known."""
 
     boot_id: str
     highest: int
     refusals: list[usage_pb2.Refusal]
-    durable: asyncio.Future[bool]
     received: float
+    durable: bool | None
+
+
+@dataclasses.dataclass(slots=True)
+class _Reporter:
+    """A node, however many streams it has: one that is half dead may overlap with its successor."""
+
+    bucket: Bucket
+    skew: ClockSkew = dataclasses.field(default_factory=ClockSkew)
+    told_millis: int | None = None
+
+
+class _Settled:
+    """Brings what the writer's thread has settled to the loop: one wake-up for all messages of a commit."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._items: list[tuple[_Pending, bool, asyncio.Event]] = []
+
+    def use(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def put(self, pending: _Pending, durable: bool, news: asyncio.Event) -> None:
+        with self._lock:
+            self._items.append((pending, durable, news))
+            first = len(self._items) == 1
+        # The loop may be closed when the writer empties its queue at the very end; nobody waits then.
+        if first and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._flush)
+
+    def _flush(self) -> None:
+        with self._lock:
+            items, self._items = self._items, []
+        for pending, durable, news in items:
+            pending.durable = durable
+            news.set()
 
 
 class Ingest:
@@ -76,84 +141,124 @@ class Ingest:
         self.rules = rules
         self.clock = clock
         self.metrics = metrics
+        self.settled = _Settled()
+        self._reporters: dict[str, _Reporter] = {}
+        self._draining = asyncio.Event()
 
-    async def serve(self, requests: AsyncIterator[usage_pb2.ReportRequest]) -> AsyncIterator[usage_pb2.ReportResponse]:
-        """Answers to one stream of requests. Raises Resend."""
-        stream = _Stream(self)
-        reader = asyncio.create_task(stream.read(requests))
+    async def serve(self, read: Read, write: Write) -> None:
+        """One stream until its agent ends it (`read` gives None), or until `drain`. Raises Resend."""
+        self.settled.use(asyncio.get_running_loop())
+        stream = _Stream(self, write)
         self.metrics.streams.inc()
+        reader = asyncio.create_task(stream.read(read))
+        ender = asyncio.create_task(self._end_when_draining(reader))
         try:
-            async for response in stream.answers():
-                yield response
+            await stream.answer()
         finally:
             self.metrics.streams.dec()
             reader.cancel()
+            ender.cancel()
+
+    async def _end_when_draining(self, reader: asyncio.Task[None]) -> None:
+        await self._draining.wait()
+        reader.cancel()
+
+    def drain(self) -> None:
+        """Read nothing more from any stream; what was read is acknowledged once it is durable, then each ends."""
+        self._draining.set()
+
+    def draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self._draining.is_set()
+
+    def reporter(self, node: str, now: Instant) -> _Reporter:
+        """What is known of a node that reports."""
+        found = self._reporters.get(node)
+        if found is None:
+            found = self._reporters[node] = _Reporter(Bucket(self.rules().share.node_burst_samples, now.monotonic))
+            while len(self._reporters) > _MOST_REPORTERS:
+                del self._reporters[next(iter(self._reporters))]
+        return found
 
 
 class _Stream:
-    def __init__(self, shared: Ingest) -> None:
+    def __init__(self, shared: Ingest, write: Write) -> None:
         self._shared = shared
+        self._write = write
         self._node: str | None = None
         self._pending: collections.deque[_Pending] = collections.deque()
-        self._room = asyncio.Semaphore(_PENDING_MESSAGES)
+        self._room = asyncio.Event()
         self._news = asyncio.Event()
-        self._busy = False
+        self._retry_millis = 0
         self._ended = False
         self._error: BaseException | None = None
         self._boot = ""
         self._durable = 0
         self._hole = False
 
-    async def read(self, requests: AsyncIterator[usage_pb2.ReportRequest]) -> None:
+    async def read(self, read: Read) -> None:
         """Take requests until the agent ends; bounded room makes a fast agent wait."""
         try:
-            async for request in requests:
-                await self._room.acquire()
-                pending = await self._take(request)
+            while (request := await read()) is not None:
+                while len(self._pending) >= _PENDING_MESSAGES:
+                    self._room.clear()
+                    await self._room.wait()
+                batch, pending = self._take(request)
                 self._pending.append(pending)
-                pending.durable.add_done_callback(lambda _: self._news.set())
+                if batch is None:
+                    self._news.set()
+                elif not self._submit(batch, pending):
+                    await self._submit_when_there_is_room(batch, pending)
+                await self._slow_down(len(request.samples))
+        except asyncio.CancelledError:
+            # The server drains: what was read before is still answered. A stream that is over has nobody to answer.
+            pass
         except Exception as error:  # noqa: BLE001 - handed to the answering side, which ends the stream with it
             self._error = error
         self._ended = True
         self._news.set()
 
-    async def answers(self) -> AsyncIterator[usage_pb2.ReportResponse]:
-        """One response for each message, or for several that became durable together."""
+    async def answer(self) -> None:
+        """Send one response for each message, or for several that became durable together."""
         while True:
             await self._news.wait()
             self._news.clear()
-            if self._busy:
-                self._busy = False
-                yield self._response([], BUSY_RETRY_MILLIS)
-            for _, ready in itertools.groupby(self._ready(), key=lambda item: item.boot_id):
-                yield self._answer(list(ready))
+            if self._retry_millis:
+                retry, self._retry_millis = self._retry_millis, 0
+                await self._write(self._response([], retry))
+            while ready := self._ready():
+                await self._write(self._answer(ready))
             if self._ended and not self._pending:
                 if self._error is not None:
                     raise self._error
                 return
 
     def _ready(self) -> list[_Pending]:
+        """Messages of one boot that are settled, in order."""
         ready: list[_Pending] = []
-        while self._pending and self._pending[0].durable.done():
+        while self._pending and self._pending[0].durable is not None:
+            if ready and ready[0].boot_id != self._pending[0].boot_id:
+                break
             ready.append(self._pending.popleft())
-            self._room.release()
+        self._room.set()
         return ready
 
     def _answer(self, items: list[_Pending]) -> usage_pb2.ReportResponse:
         retry: int | None = None
         refusals: list[usage_pb2.Refusal] = []
+        now = self._shared.clock.now().monotonic
         for item in items:
             refusals += item.refusals
             if item.boot_id and item.boot_id != self._boot:
                 self._boot, self._durable = item.boot_id, 0
-            if not item.durable.result():
+            if not item.durable:
                 self._hole = True
                 retry = FAILED_RETRY_MILLIS
                 continue
             if self._hole and item.highest:
                 raise Resend
             self._durable = max(self._durable, item.highest)
-            self._shared.metrics.ack_seconds.observe(self._shared.clock.now().monotonic - item.received)
+            self._shared.metrics.ack_seconds.observe(now - item.received)
         return self._response(refusals, retry)
 
     def _response(self, refusals: list[usage_pb2.Refusal], retry: int | None) -> usage_pb2.ReportResponse:
@@ -161,7 +266,8 @@ class _Stream:
             boot_id=self._boot, durable_sequence=self._durable, refusals=refusals, retry_after_millis=retry
         )
 
-    async def _take(self, request: usage_pb2.ReportRequest) -> _Pending:
+    def _take(self, request: usage_pb2.ReportRequest) -> tuple[Batch | None, _Pending]:
+        """Judge a message and show what is good of it to the fleet; a batch when something must become durable."""
         now = self._shared.clock.now()
         if self._node is None:
             self._node = request.node
@@ -174,72 +280,93 @@ class _Stream:
             self._shared.metrics.refused.labels(kind).inc(len(request.samples))
             log.warning("samples refused", node=request.node[:64], reason=words, count=len(request.samples))
             refusals = [usage_pb2.Refusal(sequence=s.sequence, reason=words) for s in request.samples]
-            return _Pending("", 0, refusals, _settled(True), now.monotonic)
-        good, refusals = self._judge(request, now)
-        closed = {message.sequence: message.closed for message in request.samples if message.closed}
-        for sample in good:
-            reason = closed.get(sample.sequence, "")[:_CLOSED_CHARACTERS]
-            self._shared.fleet.observe(request.node, sample, _measured(request, sample, now), reason)
-        highest = max((s.sequence for s in request.samples), default=0)
-        durable = await self._submit(Batch(request.node, request.boot_id, good)) if good else _settled(True)
-        return _Pending(request.boot_id, highest, refusals, durable, now.monotonic)
+            return None, _Pending("", 0, refusals, now.monotonic, True)
+        correction = self._skew(request, now)
+        good, refusals, highest = self._judge(request, correction, now)
+        pending = _Pending(request.boot_id, highest, refusals, now.monotonic, None if good else True)
+        return Batch(self._node, request.boot_id, good) if good else None, pending
 
-    def _judge(self, request: usage_pb2.ReportRequest, now: Instant) -> tuple[list[Sample], list[usage_pb2.Refusal]]:
+    def _skew(self, request: usage_pb2.ReportRequest, now: Instant) -> int:
+        """What to take off the times of this message, in milliseconds."""
+        reporter = self._shared.reporter(request.node, now)
+        # A message that waited behind others tells how long it waited, not what time it is at the node.
+        if request.sent_unix_millis > 0 and not self._pending:
+            reporter.skew.measure(request.sent_unix_millis - int(now.wall * 1000))
+            estimate = reporter.skew.millis
+            if reporter.told_millis is None or abs(estimate - reporter.told_millis) >= _TOLD_SKEW_MILLIS:
+                reporter.told_millis = estimate
+                self._shared.metrics.clock_skew.labels(request.node).set(estimate / 1000)
+        return reporter.skew.correction_millis
+
+    def _judge(
+        self, request: usage_pb2.ReportRequest, correction: int, now: Instant
+    ) -> tuple[list[Sample], list[usage_pb2.Refusal], int]:
         rules = self._shared.rules()
         wall = int(now.wall * 1000)
+        sent = (request.sent_unix_millis or wall + correction) - correction
         limits = Limits(
             latest_end_millis=wall + int(rules.max_skew_seconds * 1000),
             oldest_end_millis=wall - int(rules.retention_days * _DAY_MILLIS),
         )
         good: list[Sample] = []
         refusals: list[usage_pb2.Refusal] = []
+        highest = 0
         for message in request.samples:
-            sample = read(message)
-            verdict = judge(sample, limits)
+            sample, pods = read(message), read_pods(message)
+            highest = max(highest, sample.sequence)
+            if correction:
+                sample = sample._replace(end_millis=sample.end_millis - correction)
+            verdict = judge(sample, limits) or judge_pods(pods, sample)
             if verdict is None:
                 good.append(sample)
+                self._observe(request.node, sample, pods, message.closed, now.monotonic - _age(sent, sample))
                 continue
             kind, words = verdict
             self._shared.metrics.refused.labels(kind).inc()
             refusals.append(usage_pb2.Refusal(sequence=sample.sequence, reason=words))
         if refusals:
-            first = refusals[0]
-            log.warning("samples refused", node=request.node, count=len(refusals), first=first.reason)
-        return good, refusals
+            log.warning("samples refused", node=request.node, count=len(refusals), first=refusals[0].reason)
+        return good, refusals, highest
 
-    async def _submit(self, batch: Batch) -> asyncio.Future[bool]:
-        loop = asyncio.get_running_loop()
-        durable: asyncio.Future[bool] = loop.create_future()
+    def _observe(self, node: str, sample: Sample, pods: list[PodUse], closed: str, measured: float) -> None:
+        self._shared.fleet.observe(node, sample, measured, closed[:_CLOSED_CHARACTERS], pods)
 
-        def settle(value: bool) -> None:
-            if not durable.done():
-                durable.set_result(value)
+    def _submit(self, batch: Batch, pending: _Pending) -> bool:
+        settled, news = self._shared.settled, self._news
+        return self._shared.writer.submit(batch, lambda durable: settled.put(pending, durable, news))
 
-        def done(value: bool) -> None:
-            # The loop may be closed when the writer empties its queue at the very end; nobody waits then.
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, value)
+    async def _submit_when_there_is_room(self, batch: Batch, pending: _Pending) -> None:
+        self._ask_to_wait(BUSY_RETRY_MILLIS)
+        try:
+            while True:
+                await asyncio.sleep(_BUSY_POLL_SECONDS)
+                if self._submit(batch, pending):
+                    return
+        except asyncio.CancelledError:
+            # It never reached the writer: the agent will send it again.
+            pending.durable = False
+            raise
 
-        told = False
-        while not self._shared.writer.submit(batch, done):
-            if not told:
-                self._busy = told = True
-                self._news.set()
-            await asyncio.sleep(_BUSY_POLL_SECONDS)
-        return durable
+    async def _slow_down(self, count: int) -> None:
+        if self._node is None:
+            return
+        now = self._shared.clock.now()
+        share = self._shared.rules().share
+        bucket = self._shared.reporter(self._node, now).bucket
+        wait = bucket.take(count, share.node_samples_per_second, share.node_burst_samples, now.monotonic)
+        if wait > 0:
+            self._ask_to_wait(max(1, round(wait * 1000)))
+            await asyncio.sleep(wait)
+
+    def _ask_to_wait(self, millis: int) -> None:
+        self._retry_millis = max(self._retry_millis, millis)
+        self._news.set()
 
 
-def _measured(request: usage_pb2.ReportRequest, sample: Sample, now: Instant) -> float:
-    """Monotonic time at which the window ended.
+def _age(sent_millis: int, sample: Sample) -> float:
+    """How old the window is, in seconds.
 
-    The age of a sample is taken from the node's clock alone (sent - end), so that neither skew nor a replay from the
-    spool makes an old sample look new. A request without a sending time is dated by our own clock.
+    It is taken from the node's clock alone (sent - end), so that neither skew nor a replay from the spool makes an
+    old sample look new. A request without a sending time is dated by our own clock.
     """
-    sent = request.sent_unix_millis if request.sent_unix_millis > 0 else int(now.wall * 1000)
-    return now.monotonic - max(0, sent - sample.end_millis) / 1000
-
-
-def _settled(value: bool) -> asyncio.Future[bool]:
-    future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    future.set_result(value)
-    return future
+    return max(0, sent_millis - sample.end_millis) / 1000

@@ -112,7 +112,8 @@ class PodTable:
 
     def set_groups(self, groups: Mapping[str, str]) -> None:
         """Say what controllers pods have, by uid."""
-        self._groups = {uid: sys.intern(group) for uid, group in groups.items() if uid in self._pods}
+        # Those that are not named any more keep theirs: a pod that has just ended says what the next of it will need.
+        self._groups.update((uid, sys.intern(group)) for uid, group in groups.items() if uid in self._pods)
         self._index = None
 
     def take(

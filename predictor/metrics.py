@@ -37,6 +37,7 @@ class Metrics:
         self.publications = counter("publications", "Patches of a node by what made them due", ("cause",))
         self.publish_failures = counter("publish_failures", "Patches of a node that failed")
         self.skipped_pods = counter("skipped_pods", "Pods whose requests could not be read")
+        self.clock_skew = gauge("clock_skew_seconds", "How far the clock of a node is ahead", ("node",))
         self.sample_age = gauge("sample_age_seconds", "Age of the newest sample", ("node",))
         self.reclaimable = gauge("reclaimable", "Computed amount that may be sold", ("node", "resource"))
         self.published = gauge("published", "Amount in the node status", ("node", "resource"))
@@ -44,7 +45,7 @@ class Metrics:
 
     def forget_node(self, node: str) -> None:
         """Drop the series of a node that is gone."""
-        for per_node in (self.sample_age, self.closed):
+        for per_node in (self.clock_skew, self.sample_age, self.closed):
             _remove(per_node, node)
         for per_resource in (self.reclaimable, self.published):
             for resource in ("cpu", "memory"):

@@ -9,6 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+REPEAT_MILLIS: Final = 2_000
+"""A repeat may end later than before by so much: the correction of the node's clock may have moved by one step."""
+
 MAX_HOLES: Final = 64
 """So many holes are remembered; the oldest is given up first, and what it lacked counts as seen."""
 
@@ -28,13 +31,13 @@ class Seen:
     def offer(self, sequence: int, end_millis: int) -> bool:
         """Note `sequence` and say whether it is new.
 
-        A number that was seen before but whose window ends later than all before is no duplicate: the agent lost
+        A number that was seen before but whose window ends well after all before is no duplicate: the agent lost
         its state directory and counts from the start. Its numbering replaces the old one.
         """
         if sequence > self.high:
             self._extend(sequence)
         elif not self._fill(sequence):
-            if end_millis <= self.newest_millis:
+            if end_millis <= self.newest_millis + REPEAT_MILLIS:
                 return False
             self.high, self.holes = 0, []
             self._extend(sequence)

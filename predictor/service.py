@@ -1,19 +1,25 @@
-"""The gRPC server: UsageService (ingest) and ForecastService (what is on the board), on one asyncio loop.
+"""The gRPC server: UsageService (ingest), ForecastService (what is on the board), health and reflection, on one loop.
 
 The loop runs in a thread of its own; the rest of the daemon is plain threads and talks to it through the writer's
 queue, the fleet and the board.
+
+It ends in order: health says NOT_SERVING, nothing new is taken, what was read is made durable and acknowledged, the
+streams end, and the agents connect again to whoever serves then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import grpc
 import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
 from predictor.board import Board, Entry
 from predictor.ingest import Ingest, Resend
@@ -24,7 +30,14 @@ from slacktide.v1 import forecast_pb2, forecast_pb2_grpc, usage_pb2, usage_pb2_g
 
 _SETTING: Final = "listen"
 _START_SECONDS: Final = 10.0
-_GRACE_SECONDS: Final = 1.0
+_GRACE_SECONDS: Final = 2.0
+_HEALTH_SECONDS: Final = 1.0
+_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
+_SERVICES: Final = tuple(
+    file.DESCRIPTOR.services_by_name[name].full_name
+    for file, name in ((usage_pb2, "UsageService"), (forecast_pb2, "ForecastService"))
+)
 
 OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
@@ -46,13 +59,20 @@ class UsageService(usage_pb2_grpc.UsageServiceServicer):
     def __init__(self, ingest: Ingest) -> None:
         self._ingest = ingest
 
-    async def Report(  # noqa: N802 - named by the .proto
-        self, request_iterator: AsyncIterator[usage_pb2.ReportRequest], context: Any
-    ) -> AsyncIterator[usage_pb2.ReportResponse]:
+    # gRPC takes a coroutine that writes to the context as well as a generator; the stubs know generators only.
+    async def Report(  # type: ignore[override]  # noqa: N802 - named by the .proto
+        self,
+        request_iterator: AsyncIterator[usage_pb2.ReportRequest],  # noqa: ARG002 - gRPC passes it; the context is faster
+        context: Any,
+    ) -> None:
         """One stream; see `predictor.ingest`."""
+
+        async def read() -> usage_pb2.ReportRequest | None:
+            request = await context.read()
+            return None if request is grpc.aio.EOF else request
+
         try:
-            async for response in self._ingest.serve(request_iterator):
-                yield response
+            await self._ingest.serve(read, context.write)
         except Resend:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE,
@@ -114,11 +134,16 @@ class ForecastService(forecast_pb2_grpc.ForecastServiceServicer):
 
 
 class RpcServer:
-    """The server in its thread."""
+    """The server in its thread. `not_ready` is what readiness says: what is wrong, by name; health goes by it."""
 
-    def __init__(self, listen: str, ingest: Ingest, board: Board) -> None:
+    def __init__(
+        self, listen: str, ingest: Ingest, board: Board, not_ready: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
         self._listen = parse_listen(listen, _SETTING)
         self._text = listen
+        self._ingest = ingest
+        self._not_ready = not_ready
+        self._health = health.aio.HealthServicer()
         self._usage = UsageService(ingest)
         self._forecasts = ForecastService(board)
         self._ready = threading.Event()
@@ -169,11 +194,25 @@ class RpcServer:
         server = grpc.aio.server(options=OPTIONS)
         usage_pb2_grpc.add_UsageServiceServicer_to_server(self._usage, server)
         forecast_pb2_grpc.add_ForecastServiceServicer_to_server(self._forecasts, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        await self._tell_health()
         self._bind(server)
         await server.start()
         self._ready.set()
-        await self._stop.wait()
+        while not self._stop.is_set():
+            await self._tell_health()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _HEALTH_SECONDS)
+        await self._health.enter_graceful_shutdown()
+        self._ingest.drain()
         await server.stop(_GRACE_SECONDS)
+
+    async def _tell_health(self) -> None:
+        serving = _NOT_SERVING if self._not_ready() else _SERVING
+        for name in ("", *_SERVICES):
+            await self._health.set(name, serving)
 
     def _bind(self, server: grpc.aio.Server) -> None:
         if not self._listen.path:

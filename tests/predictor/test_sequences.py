@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.sequences import MAX_HOLES, Seen, holes_from_text, holes_to_text
+from predictor.sequences import MAX_HOLES, REPEAT_MILLIS, Seen, holes_from_text, holes_to_text
 
 
 @given(st.lists(st.integers(1, 60), max_size=80))
@@ -27,10 +27,18 @@ def test_a_numbering_that_starts_over_is_told_by_its_time():
     for sequence in range(1, 11):
         seen.offer(sequence, sequence * 1000)
     assert not seen.offer(1, 1000)
-    assert seen.offer(1, 11_000)
-    assert seen.offer(2, 12_000)
-    assert not seen.offer(2, 12_000)
+    assert seen.offer(1, 20_000)
+    assert seen.offer(2, 30_000)
+    assert not seen.offer(2, 30_000)
     assert seen.high == 2
+
+
+def test_a_repeat_that_is_placed_a_little_later_is_a_repeat():
+    seen = Seen()
+    for sequence in range(1, 11):
+        seen.offer(sequence, sequence * 10_000)
+    assert not seen.offer(10, 10 * 10_000 + REPEAT_MILLIS)
+    assert seen.high == 10
 
 
 def test_holes_are_bounded():

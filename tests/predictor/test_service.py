@@ -9,13 +9,16 @@ import threading
 import time
 
 import grpc
+import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from predictor.board import Board, Entry
 from predictor.clock import SystemClock
 from predictor.fleet import Fleet
 from predictor.history import Appended, open_history
-from predictor.ingest import Ingest, IngestRules
+from predictor.ingest import Ingest, IngestRules, IngestSettings
 from predictor.service import OPTIONS, RpcServer
 from predictor.storage import HistoryError, set_aside
 from predictor.writer import Place, Writer, WriterRules
@@ -47,8 +50,8 @@ def message(sequence, end=None, **changed):
     return sample
 
 
-def report(*samples, node="n1", boot="b1"):
-    return usage_pb2.ReportRequest(node=node, boot_id=boot, samples=samples, sent_unix_millis=now_millis())
+def report(*samples, node="n1", boot="b1", ahead=0):
+    return usage_pb2.ReportRequest(node=node, boot_id=boot, samples=samples, sent_unix_millis=now_millis() + ahead)
 
 
 class GatedStore:
@@ -86,8 +89,10 @@ class Running:
         place = Place(self._open, lambda: set_aside(self.directory))
         clock = SystemClock()
         self.writer = Writer(place, WriterRules(**{**known, **rules}), clock, metrics, self.fleet.restore)
-        ingest = Ingest(self.writer, self.fleet, lambda: IngestRules(60.0, 35.0), clock, metrics)
-        self.server = RpcServer(self.address, ingest, self.board)
+        self.share = IngestSettings()
+        self.ingest = Ingest(self.writer, self.fleet, lambda: IngestRules(60.0, 35.0, self.share), clock, metrics)
+        self.not_ready = {}
+        self.server = RpcServer(self.address, self.ingest, self.board, lambda: self.not_ready)
 
     def _open(self):
         if self.open_failure:
@@ -382,14 +387,14 @@ def test_the_socket_is_for_its_owner_alone_and_goes_with_the_server(tmp_path, me
         path = service.address.removeprefix("unix:")
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         with pytest.raises(SettingsError, match="another process listens there"):
-            RpcServer(service.address, service.server._usage._ingest, service.board).start()
+            RpcServer(service.address, service.ingest, service.board).start()
         assert os.path.exists(path)
     assert not os.path.exists(path)
 
 
 def test_tcp(tmp_path, metrics):
     service = Running(tmp_path, metrics)
-    service.server = RpcServer("127.0.0.1:0", service.server._usage._ingest, service.board)
+    service.server = RpcServer("127.0.0.1:0", service.ingest, service.board)
     with service:
         service.address = f"127.0.0.1:{service.server.port}"
 
@@ -406,6 +411,175 @@ def test_idle_pings_of_agents_are_allowed():
     options = dict(OPTIONS)
     assert options["grpc.keepalive_permit_without_calls"] == 1
     assert options["grpc.http2.min_recv_ping_interval_without_data_ms"] <= 10_000
+
+
+def ends(service):
+    with service.store.store._connection.cursor() as connection:
+        return dict(connection.execute("SELECT sequence, end_millis FROM samples").fetchall())
+
+
+@pytest.mark.parametrize("ahead", [7_200_000, -7_200_000])
+def test_a_clock_that_is_off_is_measured_and_corrected(running, registry, ahead):
+    started = now_millis()
+
+    async def scenario(channel):
+        call = usage_pb2_grpc.UsageServiceStub(channel).Report()
+        for sequence in range(1, 4):
+            await call.write(report(message(sequence, end=now_millis() + ahead), ahead=ahead))
+            responses = await until(call, acked(sequence))
+            assert not any(response.refusals for response in responses)
+        call.cancel()
+
+    talk(running, scenario)
+    assert all(abs(end - started) < 30_000 for end in ends(running).values())
+    found = registry.get_sample_value("slacktide_predictor_clock_skew_seconds", {"node": "n1"})
+    assert found == pytest.approx(ahead / 1000, abs=20)
+    assert time.monotonic() - running.fleet.view(time.time()).measured[0] < 60
+
+
+def test_a_sample_from_the_future_of_its_own_node_is_refused_whatever_the_skew(running):
+    async def scenario(channel):
+        call = usage_pb2_grpc.UsageServiceStub(channel).Report()
+        await call.write(report(message(1, end=now_millis() + 7_500_000), ahead=7_200_000))
+        response = (await until(call, acked(1)))[-1]
+        assert "beyond the allowed skew" in response.refusals[0].reason
+        call.cancel()
+
+    talk(running, scenario)
+    assert stored(running) == []
+
+
+def test_a_small_difference_of_clocks_is_left_alone(running):
+    end = now_millis() - 5_000
+
+    async def scenario(channel):
+        call = usage_pb2_grpc.UsageServiceStub(channel).Report()
+        await call.write(report(message(1, end=end), ahead=-1_500))
+        await until(call, acked(1))
+        call.cancel()
+
+    talk(running, scenario)
+    assert ends(running) == {1: end}
+
+
+def test_a_node_that_sends_too_much_is_slowed_down_and_loses_nothing(running):
+    running.share = IngestSettings(node_samples_per_second=40.0, node_burst_samples=10)
+
+    async def scenario(channel):
+        stub = usage_pb2_grpc.UsageServiceStub(channel)
+        call, other = stub.Report(), stub.Report()
+        started = time.monotonic()
+        for first in range(1, 41, 10):
+            await call.write(report(*(message(i) for i in range(first, first + 10))))
+        told = await until(call, lambda response: response.retry_after_millis)
+        assert 0 < told[-1].retry_after_millis <= 1000
+        # Another node does not wait for it.
+        await other.write(report(message(1), node="n2"))
+        await until(other, acked(1))
+        await until(call, acked(40))
+        assert time.monotonic() - started > 0.4
+        call.cancel()
+        other.cancel()
+
+    talk(running, scenario)
+    assert sorted(stored(running)) == sorted([1, *range(1, 41)])
+
+
+def test_an_old_stream_of_a_node_may_go_on_beside_the_new_one(running):
+    samples = [message(sequence) for sequence in range(6)]
+
+    async def scenario(channel):
+        stub = usage_pb2_grpc.UsageServiceStub(channel)
+        half_dead, new = stub.Report(), stub.Report()
+        await half_dead.write(report(*samples[1:3]))
+        await until(half_dead, acked(2))
+        await new.write(report(*samples[2:4]))
+        await until(new, acked(3))
+        await half_dead.write(report(*samples[3:5]))
+        await until(half_dead, acked(4))
+        half_dead.cancel()
+        await new.write(report(samples[5]))
+        await until(new, acked(5))
+        new.cancel()
+
+    talk(running, scenario)
+    assert sorted(stored(running)) == [1, 2, 3, 4, 5]
+    assert running.fleet.view(time.time()).names == ["n1"]
+
+
+def pod(uid, cpu, tier=usage_pb2.TIER_LS):
+    used = usage_pb2.Usage(cpu_millis_mean=cpu, memory_bytes_mean=700)
+    return usage_pb2.PodUsage(namespace="shop", name=uid, uid=uid, tier=tier, usage=used)
+
+
+def test_pods_reach_the_fleet_and_best_effort_is_none_of_its_business(running):
+    # koordinator #1427: what best effort uses is never taken for LS or SYSTEM.
+    pods = [pod("web", 200), pod("batch", 900, usage_pb2.TIER_BE), pod("daemon", 50, usage_pb2.TIER_SYSTEM)]
+
+    async def scenario(channel):
+        call = usage_pb2_grpc.UsageServiceStub(channel).Report()
+        await call.write(report(message(1, pods=pods), message(2, pods=[pod("web", 4401)])))
+        response = (await until(call, acked(2)))[-1]
+        assert [refusal.reason for refusal in response.refusals] == ["pod shop/web used 4401 millicores"]
+        call.cancel()
+
+    talk(running, scenario)
+    assert running.fleet.pod_use("web") == (200, 700)
+    assert running.fleet.pod_use("daemon") == (50, 700)
+    assert running.fleet.pod_use("batch") is None
+    view = running.fleet.view(time.time() + 600)
+    assert sorted(view.pods.uids) == ["daemon", "web"]
+    assert view.cpu.usage[~np.isnan(view.cpu.usage)].tolist() == [600]
+
+
+def test_health_is_what_readiness_says(running):
+    async def scenario(channel):
+        stub = health_pb2_grpc.HealthStub(channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service="slacktide.v1.UsageService"))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        running.not_ready["history"] = "no space"
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert (await stub.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        running.not_ready.clear()
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        watch.cancel()
+
+    talk(running, scenario)
+
+
+def test_reflection_names_the_services(running):
+    async def scenario(channel):
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        call = stub.ServerReflectionInfo()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        answer = await call.read()
+        call.cancel()
+        return {service.name for service in answer.list_services_response.service}
+
+    found = talk(running, scenario)
+    assert {"slacktide.v1.UsageService", "slacktide.v1.ForecastService", "grpc.health.v1.Health"} <= found
+
+
+def test_a_server_that_stops_finishes_what_it_read(running):
+    running.store.gate.clear()
+
+    async def scenario(channel):
+        stub = usage_pb2_grpc.UsageServiceStub(channel)
+        calls = [stub.Report() for _ in range(5)]
+        for index, call in enumerate(calls):
+            await call.write(report(message(1), node=f"n{index}"))
+        await heard_of(running, 5)
+        stopping = asyncio.create_task(asyncio.to_thread(running.server.stop, 5))
+        await asyncio.to_thread(eventually, running.ingest.draining)
+        running.store.gate.set()
+        for call in calls:
+            await until(call, acked(1))
+            assert await call.read() is grpc.aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+        await stopping
+
+    talk(running, scenario)
+    assert len(stored(running)) == 5
 
 
 def entry(node, value, at=1000.0, closed=""):

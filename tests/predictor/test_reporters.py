@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor.reporters import CORRECTED_MILLIS, STEP_MILLIS, Bucket, ClockSkew
+
+
+def skew_after(*differences):
+    skew = ClockSkew()
+    for difference in differences:
+        skew.measure(difference)
+    return skew
+
+
+@given(st.integers(-(10**9), 10**9), st.lists(st.integers(0, 30_000), max_size=30))
+def test_delays_never_make_a_clock_look_further_ahead(true, delays):
+    skew = skew_after(true, *(true - delay for delay in delays))
+    assert skew.millis <= true
+    if len(delays) < 8:
+        assert skew.millis == true
+
+
+@given(st.integers(-(10**9), 10**9), st.lists(st.integers(0, 900), min_size=1, max_size=100))
+def test_corrections_do_not_tremble(true, delays):
+    skew = skew_after(true)
+    first = skew.correction_millis
+    for delay in delays:
+        skew.measure(true - delay)
+    assert abs(skew.correction_millis - first) <= STEP_MILLIS
+    assert skew.correction_millis % STEP_MILLIS == 0
+    assert abs(true) > CORRECTED_MILLIS + 900 or abs(skew.correction_millis) <= CORRECTED_MILLIS + STEP_MILLIS
+
+
+def test_a_clock_that_is_set_back_is_believed_at_the_second_message():
+    skew = skew_after(*[3_600_000] * 8)
+    skew.measure(0)
+    assert skew.correction_millis == 3_600_000
+    skew.measure(10)
+    assert skew.correction_millis == 0
+
+
+def test_a_burst_of_delayed_messages_is_forgotten_as_soon_as_one_is_in_time():
+    skew = skew_after(0, -90_000, -89_000, -88_000, 0)
+    assert skew.correction_millis == 0
+
+
+def test_a_bucket_lets_a_burst_through_and_makes_the_rest_wait():
+    bucket = Bucket(100, 0.0)
+    assert bucket.take(100, 10.0, 100, 0.0) == 0
+    assert bucket.take(10, 10.0, 100, 0.0) == 1.0
+    assert bucket.take(10, 10.0, 100, 1.0) == 1.0
+    assert bucket.take(10, 10.0, 100, 1000.0) == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 5)), min_size=1, max_size=50))
+def test_whoever_waits_as_told_sends_at_the_rate(messages):
+    rate, burst, now, sent = 7.0, 20.0, 0.0, 0
+    bucket = Bucket(burst, now)
+    for count, pause in messages:
+        now += bucket.take(count, rate, burst, now)
+        sent += count
+        assert sent <= burst + rate * now + 1e-6
+        now += pause
+    assert bucket.take(1, rate, burst, now) >= 0
+
+
+def test_a_message_larger_than_the_burst_still_comes_through():
+    assert Bucket(10, 0.0).take(1000, 10.0, 10, 0.0) == pytest.approx(99)
