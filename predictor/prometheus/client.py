@@ -281,14 +281,14 @@ def _unreachable(error: Exception, where: str) -> Exception:
     if isinstance(error, exceptions.LocationValueError):
         return PrometheusError(f"{where}: no address: {error}")
     if isinstance(error, exceptions.NewConnectionError):
-        return _Passing(f"no connection: {str(error).rpartition('>: ')[2] or error}")
+        return _Passing(f"no connection: {str(error).rpartition(': ')[2] or error}")
     if isinstance(error, exceptions.ConnectTimeoutError):
         return _Passing("no connection in time; is the address right?")
     if isinstance(error, exceptions.ReadTimeoutError):
         return _Passing("no answer in time", slow=True)
     if isinstance(error, exceptions.DecodeError):
         return _Passing(f"the answer cannot be unpacked: {error}")
-    return _Passing(f"the connection failed: {str(error).rpartition('>: ')[2] or error}")
+    return _Passing(f"the connection failed: {error}")
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tests.predictor.prometheus.server import Text
@@ -9,16 +10,18 @@ from tests.predictor.prometheus.server import Text
 BEGIN = 1704844800
 """2024-01-10T00:00Z, a full slot, hour and day."""
 SLOT = 300
-SCRAPE = 30
 MIB = 1 << 20
+
+Steps = list[float | None]
 
 
 @dataclass
 class Load:
-    """Cores by slot, bytes by slot; None = not running."""
+    """Cores by slot, bytes by slot; None = not running. The counter starts at `offset` core seconds."""
 
-    cores: list[float | None]
-    memory: list[float | None]
+    cores: Steps
+    memory: Steps
+    offset: float = 0.0
 
     def cpu_seconds(self, at: float) -> float | None:
         """The counter at an epoch second; None where the container does not run."""
@@ -32,7 +35,7 @@ class Load:
         first = place
         while first > 0 and self.cores[first - 1] is not None:
             first -= 1
-        return sum(SLOT * cores for cores in self.cores[first:place]) + (here or 0.0) * inside
+        return self.offset + sum(SLOT * (cores or 0.0) for cores in self.cores[first:place]) + (here or 0.0) * inside
 
     def working_set(self, at: float) -> float | None:
         """Bytes just before an epoch second: a sample on an edge is of the slot that ends there."""
@@ -48,7 +51,6 @@ class PodOf:
     name: str
     load: Load
     namespace: str = "default"
-    uid: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     requests: dict[str, float] = field(default_factory=dict)
     owner: tuple[str, str] | None = None
@@ -57,103 +59,125 @@ class PodOf:
     @property
     def where(self) -> dict[str, str]:
         """Labels of kube-state-metrics."""
-        return {"namespace": self.namespace, "pod": self.name, "uid": self.uid or f"uid-{self.name}"}
+        return {"namespace": self.namespace, "pod": self.name, "uid": f"uid-{self.name}"}
 
 
-def cadvisor(
-    text: Text, pods: list[PodOf], slots: int, extra: dict[str, str] | None = None, *, containers: bool = True
-) -> None:
-    """What the kubelets tell: the container, its pause container, and the cgroups around both."""
-    times = range(BEGIN, BEGIN + slots * SLOT + 1, SCRAPE)
-    for pod in pods:
-        cgroup = f"/kubepods.slice/pod{pod.where['uid']}"
-        labels = {"node": pod.node, "namespace": pod.namespace, "pod": pod.name, "cpu": "total", **(extra or {})}
-        views = [({"container": "", "image": "", "id": cgroup}, 1.0)]
-        if containers:
-            views.append(({"container": "main", "image": "app:1", "id": f"{cgroup}/c1"}, 1.0))
-            views.append(({"container": "POD", "image": "pause:3", "id": f"{cgroup}/c0"}, 0.0))
-        for view, share in views:
-            text.series(
-                "container_cpu_usage_seconds_total",
-                {**labels, **view},
-                times,
-                lambda at, pod=pod, share=share: _scaled(pod.load.cpu_seconds(at), share),
-            )
-            memory = {name: value for name, value in {**labels, **view}.items() if name != "cpu"}
-            text.series(
-                "container_memory_working_set_bytes",
-                memory,
-                times,
-                lambda at, pod=pod, share=share: _scaled(pod.load.working_set(at), share),
-            )
+def sum_of(loads: Iterable[Load], slots: int, cores: float = 0.0, memory: float = 0.0) -> Load:
+    """All of `loads` together, and so much more."""
+    taken = list(loads)
+    return Load(
+        [cores + sum(load.cores[slot] or 0.0 for load in taken) for slot in range(slots)],
+        [memory + sum(load.memory[slot] or 0.0 for load in taken) for slot in range(slots)],
+    )
 
 
-def roots(text: Text, totals: dict[str, Load], slots: int, extra: dict[str, str] | None = None) -> None:
-    """The root cgroup of each node."""
-    times = range(BEGIN, BEGIN + slots * SLOT + 1, SCRAPE)
-    for node, load in totals.items():
-        labels = {"node": node, "id": "/", "container": "", "pod": "", **(extra or {})}
-        text.series("container_cpu_usage_seconds_total", {**labels, "cpu": "total"}, times, load.cpu_seconds)
-        text.series("container_memory_working_set_bytes", labels, times, load.working_set)
+def by_node(node: str) -> dict[str, str]:
+    """The label that names a node, as most clusters have it."""
+    return {"node": node}
 
 
-def states(text: Text, pods: list[PodOf], slots: int, capacity: dict[str, tuple[float, float]]) -> None:
-    """What kube-state-metrics tells."""
-    times = range(BEGIN, BEGIN + slots * SLOT + 1, SCRAPE)
-    for node, (cores, memory) in capacity.items():
-        text.series("kube_node_info", {"node": node, "internal_ip": address(node)}, times, lambda _: 1.0)
-        for resource, amount in (("cpu", cores), ("memory", memory)):
-            text.series("kube_node_status_capacity", {"node": node, "resource": resource}, times, lambda _, a=amount: a)
-    for pod in pods:
+class Past:
+    """Writes what the exporters of one cluster would have told from BEGIN on, each `scrape` seconds."""
 
-        def there(at: float, pod: PodOf = pod) -> float | None:
-            return None if pod.load.working_set(at) is None else 1.0
+    def __init__(
+        self,
+        text: Text,
+        slots: int,
+        cluster: str,
+        *,
+        scrape: int = 30,
+        down: Callable[[float], bool] = lambda _: False,
+    ) -> None:
+        self._text = text
+        self._extra = {"cluster": cluster}
+        self._times = [at for at in range(BEGIN, BEGIN + slots * SLOT + 1, scrape) if not down(at)]
 
-        text.series("kube_pod_info", {**pod.where, "node": pod.node}, times, there)
-        text.series("kube_pod_labels", {**pod.where, **pod.labels}, times, there)
-        for phase in ("Pending", "Running", "Succeeded"):
-            text.series(
-                "kube_pod_status_phase",
-                {**pod.where, "phase": phase},
-                times,
-                lambda at, phase=phase, pod=pod, there=there: _scaled(there(at), float(phase == pod.phase)),
-            )
-        if pod.owner:
-            kind, name = pod.owner
-            owner = {"owner_kind": kind, "owner_name": name, "owner_is_controller": "true"}
-            text.series("kube_pod_owner", {**pod.where, **owner}, times, there)
-        for resource, amount in pod.requests.items():
-            text.series(
-                "kube_pod_container_resource_requests",
-                {**pod.where, "node": pod.node, "container": "main", "resource": resource},
-                times,
-                lambda at, amount=amount, there=there: _scaled(there(at), amount),
-            )
+    def cadvisor(
+        self,
+        pods: Iterable[PodOf],
+        extra: Mapping[str, str] = {},
+        *,
+        containers: bool = True,
+        named: Callable[[str], dict[str, str]] = by_node,
+    ) -> None:
+        """What the kubelets tell: the container, its pause container, and the cgroup around both."""
+        for pod in pods:
+            cgroup = f"/kubepods.slice/pod{pod.where['uid']}"
+            labels = {**named(pod.node), "namespace": pod.namespace, "pod": pod.name, **extra}
+            views = [({"container": "", "image": "", "id": cgroup}, 1.0)]
+            if containers:
+                views.append(({"container": "main", "image": "app:1", "id": f"{cgroup}/c1"}, 1.0))
+                views.append(({"container": "POD", "image": "pause:3", "id": f"{cgroup}/c0"}, 0.0))
+            for view, share in views:
+                self.use({**labels, **view}, pod.load, share)
 
+    def roots(
+        self,
+        totals: Mapping[str, Load],
+        extra: Mapping[str, str] = {},
+        named: Callable[[str], dict[str, str]] = by_node,
+    ) -> None:
+        """The root cgroup of each node."""
+        for node, load in totals.items():
+            self.use({**named(node), "id": "/", "container": "", "pod": "", **extra}, load)
 
-def exporter(text: Text, totals: dict[str, Load], slots: int, capacity: dict[str, tuple[float, float]]) -> None:
-    """What node-exporter tells of the same nodes, by instance only, on one core of several modes."""
-    times = range(BEGIN, BEGIN + slots * SLOT + 1, SCRAPE)
-    for node, load in totals.items():
-        instance = {"instance": f"{address(node)}:9100", "job": "node"}
-        cores, memory = capacity[node]
-        for mode, share in (("user", 0.75), ("system", 0.25), ("guest", 0.5), ("iowait", 0.1)):
-            text.series(
-                "node_cpu_seconds_total",
-                {**instance, "cpu": "0", "mode": mode},
-                times,
-                lambda at, load=load, share=share: _scaled(load.cpu_seconds(at), share),
-            )
-        for cpu in range(int(cores)):
-            idle = {**instance, "cpu": str(cpu), "mode": "idle"}
-            text.series("node_cpu_seconds_total", idle, times, lambda at: (at - BEGIN) * 0.5)
-        text.series("node_memory_MemTotal_bytes", instance, times, lambda _, memory=memory: memory)
-        text.series(
-            "node_memory_MemAvailable_bytes",
-            instance,
-            times,
-            lambda at, load=load, memory=memory: _rest(memory, load.working_set(at)),
+    def use(self, labels: Mapping[str, str], load: Load, share: float = 1.0) -> None:
+        """CPU and memory of one cgroup."""
+        self._series(
+            "container_cpu_usage_seconds_total",
+            {**labels, "cpu": "total"},
+            lambda at: _times(load.cpu_seconds(at), share),
         )
+        self._series("container_memory_working_set_bytes", labels, lambda at: _times(load.working_set(at), share))
+
+    def states(self, pods: Iterable[PodOf], capacity: Mapping[str, tuple[float, float]]) -> None:
+        """What kube-state-metrics tells."""
+        for node, amounts in capacity.items():
+            self._series("kube_node_info", {"node": node, "internal_ip": address(node)}, lambda _: 1.0)
+            for resource, amount in zip(("cpu", "memory"), amounts, strict=True):
+                labels = {"node": node, "resource": resource}
+                self._series("kube_node_status_capacity", labels, lambda _, amount=amount: amount)
+        for pod in pods:
+            self._pod(pod)
+
+    def _pod(self, pod: PodOf) -> None:
+        def there(at: float, value: float = 1.0) -> float | None:
+            return None if pod.load.working_set(at) is None else value
+
+        self._series("kube_pod_info", {**pod.where, "node": pod.node}, there)
+        self._series("kube_pod_labels", {**pod.where, **pod.labels}, there)
+        for phase in ("Pending", "Running", "Succeeded"):
+            is_it = float(phase == pod.phase)
+            self._series("kube_pod_status_phase", {**pod.where, "phase": phase}, lambda at, v=is_it: there(at, v))
+        if pod.owner:
+            owner = {"owner_kind": pod.owner[0], "owner_name": pod.owner[1], "owner_is_controller": "true"}
+            self._series("kube_pod_owner", {**pod.where, **owner}, there)
+        for resource, amount in pod.requests.items():
+            labels = {**pod.where, "node": pod.node, "container": "main", "resource": resource}
+            self._series("kube_pod_container_resource_requests", labels, lambda at, v=amount: there(at, v))
+
+    def exporter(self, totals: Mapping[str, Load], capacity: Mapping[str, tuple[float, float]]) -> None:
+        """What node-exporter tells of the same nodes, by instance only."""
+        for node, load in totals.items():
+            instance = {"instance": f"{address(node)}:9100", "job": "node"}
+            cores, memory = capacity[node]
+            for mode, share in (("user", 0.75), ("system", 0.25), ("guest", 0.5), ("iowait", 0.1)):
+                labels = {**instance, "cpu": "0", "mode": mode}
+                self._series(
+                    "node_cpu_seconds_total", labels, lambda at, load=load, s=share: _times(load.cpu_seconds(at), s)
+                )
+            for cpu in range(int(cores)):
+                idle = {**instance, "cpu": str(cpu), "mode": "idle"}
+                self._series("node_cpu_seconds_total", idle, lambda at: (at - BEGIN) * 0.5)
+            self._series("node_memory_MemTotal_bytes", instance, lambda _, memory=memory: memory)
+            self._series(
+                "node_memory_MemAvailable_bytes",
+                instance,
+                lambda at, load=load, memory=memory: _rest(memory, load.working_set(at)),
+            )
+
+    def _series(self, name: str, labels: Mapping[str, str], value: Callable[[float], float | None]) -> None:
+        self._text.series(name, {**labels, **self._extra}, self._times, value)
 
 
 def address(node: str) -> str:
@@ -161,7 +185,7 @@ def address(node: str) -> str:
     return f"10.0.0.{node.rpartition('-')[2]}"
 
 
-def _scaled(value: float | None, share: float) -> float | None:
+def _times(value: float | None, share: float) -> float | None:
     return None if value is None else value * share
 
 
