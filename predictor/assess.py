@@ -6,109 +6,194 @@ The forecast says what was computed; what goes out of it, and when, is decided i
 from __future__ import annotations
 
 import dataclasses
+from typing import Final
 
+from predictor.newcomers import NOBODY, Newcomers
+from predictor.pools import NodeBounds
 from predictor.reclaim import Demand, Reclaim, larger, reclaim, smaller
 from predictor.samples import Sample
-from slacktide.forecast import Amount, Forecast, Terms
+from predictor.silence import HEARD, Silence, faded_amount
+from predictor.zones import split
+from slacktide.forecast import UNKNOWN, Amount, Forecast, Origin, Terms, Zone
+
+_NO_ORIGIN: Final = Origin()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Peak:
+    """Highest LS + SYSTEM use that is expected of one resource, and how that came about.
+
+    amount  millicores or bytes; None or NaN when nothing is known
+    cold    it is what was seen, not a forecast: requests count
+    """
+
+    amount: float | None = None
+    origin: Origin = _NO_ORIGIN
+    cold: bool = True
+
+
+NO_PEAK: Final = Peak()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
     """What is known of one node at one moment.
 
-    latest           newest sample, None when none came since the start
-    silent           why the newest sample no longer counts, in words; empty while it does
-    covered_seconds  measured time inside the model's window
-    peak_cpu, peak_memory  the model's answer in millicores and bytes, NaN or None when it has none
-    requested        plain requests of the LS pods bound to the node
-    allocatable      CPU and memory of the node object, None per part when unknown
-    sold             batch requests of the BE pods bound to the node, None when pods are not known
-    closed           why the agent asks that nothing more be sold there; empty when it may
+    latest       newest sample, None when none came since the start
+    silence      what is left of the node's room when its samples stop
+    cpu, memory  the peaks
+    requested    plain requests of the LS pods bound to the node
+    newcomers    what to add for LS pods that are too young to know
+    capacity, allocatable  CPU and memory of the node object, None per part when unknown
+    sold         batch requests of the BE pods bound to the node, None when pods are not known
+    closed       why nothing more is to be sold there, whatever the numbers say; empty when it may
+    zones        NUMA zones with their capacity, none when the agent does not say
+    pinned       what LS pods that are bound to a zone take, by zone id
     """
 
     latest: Sample | None
-    silent: str
-    covered_seconds: float
-    peak_cpu: float | None
-    peak_memory: float | None
     requested: Amount
     allocatable: Amount
     sold: Amount
+    capacity: Amount = UNKNOWN
+    silence: Silence = HEARD
+    cpu: Peak = NO_PEAK
+    memory: Peak = NO_PEAK
+    newcomers: Newcomers = NOBODY
     closed: str = ""
+    zones: tuple[Zone, ...] = ()
+    pinned: dict[int, Amount] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AssessRules:
-    """Settings that enter the numbers."""
+    """Settings that enter the numbers. `mid_cap_percent` is None while the mid tier is off."""
 
-    cold_seconds: float
-    reserve_cpu_percent: float
-    reserve_memory_percent: float
     ttl_seconds: float
-    model: str
-    risk: float | None
+    horizon_seconds: float
+    mid_cap_percent: float | None = None
 
 
-def assess(known: Knowledge, at: float, rules: AssessRules) -> Forecast:
+def assess(known: Knowledge, at: float, rules: AssessRules, bounds: NodeBounds) -> Forecast:
     """The forecast of a node at `at` (seconds since the epoch). `closed` is set when anything it needs is missing."""
-    sample = None if known.silent else known.latest
-    cold = known.covered_seconds < rules.cold_seconds
-    cpu_demand, memory_demand = _cpu(sample, known), _memory(sample, known)
-    cpu = reclaim(cpu_demand, rules.reserve_cpu_percent, cold)
-    memory = reclaim(memory_demand, rules.reserve_memory_percent, cold)
-    peak = Amount(cpu_millis=cpu.peak, memory_bytes=memory.peak)
+    demands = (_cpu(known), _memory(known))
+    answers = (reclaim(demands[0], bounds.cpu), reclaim(demands[1], bounds.memory))
+    computed = _both(answers, "reclaimable")
+    share = known.silence.share
+    reclaimable = faded_amount(computed, known.sold, share)
     return Forecast(
         at=at,
         ttl_seconds=rules.ttl_seconds,
-        peak=peak,
-        reclaimable=Amount(cpu_millis=cpu.reclaimable, memory_bytes=memory.reclaimable),
-        terms=Terms(
-            capacity=Amount(cpu_millis=cpu_demand.capacity, memory_bytes=memory_demand.capacity),
-            reserve=Amount(cpu_millis=cpu.reserve, memory_bytes=memory.reserve),
-            peak=peak,
-            now=Amount(cpu_millis=cpu_demand.now, memory_bytes=memory_demand.now),
-            sold=known.sold,
-            requested=Amount(cpu_millis=cpu_demand.requested, memory_bytes=memory_demand.requested),
-            model=rules.model,
-            risk=rules.risk,
-            note=_join(cpu.note, memory.note),
-        ),
-        closed=_closed(known, cpu, memory),
+        peak=_both(answers, "peak"),
+        reclaimable=reclaimable,
+        terms=_terms(known, demands, answers, bounds),
+        closed=_closed(known, answers),
+        zones=split(known.zones, reclaimable, known.pinned, _both(answers, "needed")),
+        mid=_mid(demands, answers, rules.mid_cap_percent),
+        horizon_seconds=rules.horizon_seconds,
     )
 
 
-def _closed(known: Knowledge, cpu: Reclaim, memory: Reclaim) -> str:
-    if known.silent:
-        return known.silent
+def _terms(
+    known: Knowledge, demands: tuple[Demand, Demand], answers: tuple[Reclaim, Reclaim], bounds: NodeBounds
+) -> Terms:
+    count = known.newcomers.count
+    notes = (answers[0].note, answers[1].note, f"{count} LS pods are young: requests count" if count else "")
+    return Terms(
+        capacity=Amount(cpu_millis=demands[0].capacity, memory_bytes=demands[1].capacity),
+        reserve=_both(answers, "reserve"),
+        peak=_both(answers, "peak"),
+        now=Amount(cpu_millis=demands[0].now, memory_bytes=demands[1].now),
+        sold=known.sold,
+        requested=Amount(cpu_millis=demands[0].requested, memory_bytes=demands[1].requested),
+        held=_both(answers, "held"),
+        newcomers=_both(answers, "newcomers"),
+        newcomer_pods=count,
+        cap=_both(answers, "cap"),
+        floor=_both(answers, "floor"),
+        fading=known.silence.share if known.silence.words else None,
+        model=known.cpu.origin.model,
+        risk=known.cpu.origin.risk,
+        cpu=known.cpu.origin,
+        memory=known.memory.origin,
+        pool=bounds.pool,
+        note=_join(*notes, known.silence.words),
+    )
+
+
+def _closed(known: Knowledge, answers: tuple[Reclaim, Reclaim]) -> str:
+    if known.silence.closed:
+        return known.silence.words
     if known.latest is None:
         return "no sample from the agent yet"
     if known.sold.cpu_millis is None or known.sold.memory_bytes is None:
         return "what is sold here is not known"
     if known.closed:
-        return f"closed by the agent: {known.closed}"
-    parts = (f"cpu: {cpu.missing}" if cpu.missing else "", f"memory: {memory.missing}" if memory.missing else "")
-    return _join(*parts)
+        return known.closed
+    return _join(
+        *(f"{name}: {one.missing}" for name, one in zip(("cpu", "memory"), answers, strict=True) if one.missing)
+    )
+
+
+def _mid(demands: tuple[Demand, Demand], answers: tuple[Reclaim, Reclaim], cap_percent: float | None) -> Amount:
+    """What LS pods asked for and are not expected to use, cut to what the node has left beside reserve and need."""
+    if cap_percent is None:
+        return UNKNOWN
+    cpu, memory = (_mid_part(demand, answer, cap_percent) for demand, answer in zip(demands, answers, strict=True))
+    return Amount(cpu_millis=cpu, memory_bytes=memory)
+
+
+def _mid_part(demand: Demand, answer: Reclaim, cap_percent: float) -> int | None:
+    if demand.requested is None or demand.capacity is None or answer.needed is None or answer.reserve is None:
+        return None
+    unused = demand.requested + (demand.system_now or 0) - answer.needed
+    left = demand.capacity - answer.reserve - (answer.held or 0) - answer.needed
+    return max(0, min(unused, left, int(demand.capacity * cap_percent / 100)))
 
 
 def _join(*parts: str) -> str:
     return "; ".join(dict.fromkeys(part for part in parts if part))
 
 
-def _cpu(sample: Sample | None, known: Knowledge) -> Demand:
+def _both(answers: tuple[Reclaim, Reclaim], field: str) -> Amount:
+    cpu, memory = getattr(answers[0], field), getattr(answers[1], field)
+    return UNKNOWN if cpu is None and memory is None else Amount(cpu_millis=cpu, memory_bytes=memory)
+
+
+def _cpu(known: Knowledge) -> Demand:
+    sample = known.latest
     return Demand(
-        capacity=smaller(sample.capacity_cpu if sample else None, known.allocatable.cpu_millis),
+        capacity=smaller(
+            sample.capacity_cpu if sample else None, _either(known.capacity.cpu_millis, known.allocatable.cpu_millis)
+        ),
+        allocatable=known.allocatable.cpu_millis,
         now=sample.protected_cpu_mean if sample else None,
         system_now=sample.system_cpu_mean if sample else None,
         requested=larger(sample.ls_requested_cpu if sample else None, known.requested.cpu_millis),
-        peak=known.peak_cpu,
+        peak=known.cpu.amount,
+        cold=known.cpu.cold,
+        beyond_peak=known.newcomers.beyond_peak.cpu_millis or 0,
+        beyond_now=known.newcomers.beyond_now.cpu_millis or 0,
     )
 
 
-def _memory(sample: Sample | None, known: Knowledge) -> Demand:
+def _memory(known: Knowledge) -> Demand:
+    sample = known.latest
     return Demand(
-        capacity=smaller(sample.capacity_memory if sample else None, known.allocatable.memory_bytes),
+        capacity=smaller(
+            sample.capacity_memory if sample else None,
+            _either(known.capacity.memory_bytes, known.allocatable.memory_bytes),
+        ),
+        allocatable=known.allocatable.memory_bytes,
         now=sample.protected_memory_max if sample else None,
         system_now=sample.system_memory_max if sample else None,
         requested=larger(sample.ls_requested_memory if sample else None, known.requested.memory_bytes),
-        peak=known.peak_memory,
+        peak=known.memory.amount,
+        cold=known.memory.cold,
+        beyond_peak=known.newcomers.beyond_peak.memory_bytes or 0,
+        beyond_now=known.newcomers.beyond_now.memory_bytes or 0,
     )
+
+
+def _either(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first

@@ -1,14 +1,16 @@
-"""What the pods bound to each node ask for. Pure."""
+"""What the pods bound to each node ask for: sums of the sold resources and of plain requests, and the LS pods."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 from slacktide.errors import QuantityError
 from slacktide.forecast import Amount
-from slacktide.objects import Pod, is_terminal
+from slacktide.names import MID_CPU, MID_MEMORY
+from slacktide.objects import Pod, is_terminal, is_terminating, owner_group
 from slacktide.resources import batch_request, requests_of
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier, tier_of
@@ -17,53 +19,127 @@ _NOTHING: Final = Amount(cpu_millis=0, memory_bytes=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LsPod:
+    """One LS pod that is bound to a node and has not ended.
+
+    uid        of the pod object, which is what samples name it by
+    group      `slacktide.objects.owner_group`; empty when nothing controls it
+    requested  its plain requests, those of the mid tier included; 0 for one that it does not name
+    started    seconds since the epoch at which its node began with it; None when that is not said
+    leaving    its deletion has begun
+    """
+
+    uid: str
+    group: str
+    requested: Amount
+    started: float | None
+    leaving: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Bound:
-    """Sums over the pods of one node: `sold` over BE pods, `requested` (plain requests) over LS pods.
+    """Sums over the pods of one node: `sold` over BE pods, `requested` (plain requests) over the LS pods `pods`.
 
     A sum with a pod that could not be read is not known.
     """
 
     sold: Amount = _NOTHING
     requested: Amount = _NOTHING
+    pods: tuple[LsPod, ...] = ()
 
 
-def bound_by_node(pods: Iterable[Pod], names: ResourceNames) -> tuple[dict[str, Bound], int]:
-    """Sums per node name, and how many pods could not be read.
-
-    A pod that is being deleted still holds what it asked for; one that has ended holds nothing. A node without pods
-    has no entry and sold nothing.
-    """
-    sums: dict[str, Bound] = {}
-    unreadable = 0
-    for pod in pods:
-        node = pod.spec.node_name
-        if not node or is_terminal(pod):
-            continue
-        before = sums.get(node, Bound())
-        try:
-            sums[node] = _with(before, pod, names)
-        except QuantityError:
-            unreadable += 1
-            sums[node] = Bound(Amount(), Amount())
-    return sums, unreadable
+UNKNOWN: Final = Bound(Amount(), Amount())
+"""Of a node whose pods are not known."""
 
 
-def _with(before: Bound, pod: Pod, names: ResourceNames) -> Bound:
+class BoundPods:
+    """Sums by node. What a pod asks for is read once for each version of it: a fleet has many, and few change."""
+
+    def __init__(self, names: ResourceNames) -> None:
+        self._names = names
+        self._read: dict[str, tuple[Pod, _Asked | None]] = {}
+        self._sums: dict[str, tuple[list[_Asked | None], Bound]] = {}
+
+    def by_node(self, pods: Iterable[Pod]) -> tuple[dict[str, Bound], int]:
+        """Sums per node name, and how many pods could not be read.
+
+        A pod that is being deleted still holds what it asked for; one that has ended holds nothing. A node without
+        pods has no entry and sold nothing. A node whose pods are the same as before has the same `Bound`.
+        """
+        gathered: dict[str, list[_Asked | None]] = {}
+        read: dict[str, tuple[Pod, _Asked | None]] = {}
+        for pod in pods:
+            if not pod.spec.node_name or is_terminal(pod):
+                continue
+            uid = pod.metadata.uid
+            before = self._read.get(uid)
+            read[uid] = before if before is not None and before[0] is pod else (pod, _asked(pod, self._names))
+            gathered.setdefault(pod.spec.node_name, []).append(read[uid][1])
+        self._read = read
+        unreadable = sum(asked is None for _, asked in read.values())
+        self._sums = {node: self._sum(node, asked) for node, asked in gathered.items()}
+        return {node: bound for node, (_, bound) in self._sums.items()}, unreadable
+
+    def _sum(self, node: str, asked: list[_Asked | None]) -> tuple[list[_Asked | None], Bound]:
+        before = self._sums.get(node)
+        return before if before is not None and before[0] == asked else (asked, _summed(asked))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """What one pod adds: to what is sold, or as an LS pod; a SYSTEM pod adds nothing."""
+
+    sold: Amount | None = None
+    pod: LsPod | None = None
+
+
+def _asked(pod: Pod, names: ResourceNames) -> _Asked | None:
+    """None for a pod that cannot be read."""
     tier = tier_of(pod, frozenset({names.cpu, names.memory}))
-    if tier is Tier.BE:
-        return Bound(_add(before.sold, batch_request(pod, names)), before.requested)
-    if tier is Tier.LS:
-        asked = requests_of(pod)
-        plain = Amount(cpu_millis=asked.get("cpu", 0), memory_bytes=asked.get("memory", 0))
-        return Bound(before.sold, _add(before.requested, plain))
-    return before
+    try:
+        if tier is Tier.BE:
+            return _Asked(sold=batch_request(pod, names))
+        return _Asked(pod=_ls_pod(pod)) if tier is Tier.LS else _Asked()
+    except QuantityError:
+        return None
 
 
-def _add(one: Amount, other: Amount) -> Amount:
-    return Amount(
-        cpu_millis=_sum(one.cpu_millis, other.cpu_millis), memory_bytes=_sum(one.memory_bytes, other.memory_bytes)
+def _ls_pod(pod: Pod) -> LsPod:
+    asked = requests_of(pod)
+    return LsPod(
+        uid=pod.metadata.uid,
+        group=owner_group(pod),
+        # Mid pods run on what the others leave and come before BE: what they hold is not for sale.
+        requested=Amount(
+            cpu_millis=asked.get("cpu", 0) + asked.get(MID_CPU, 0),
+            memory_bytes=asked.get("memory", 0) + asked.get(MID_MEMORY, 0),
+        ),
+        started=_seconds(pod.status.start_time or pod.metadata.creation_timestamp),
+        leaving=is_terminating(pod),
     )
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def _summed(asked: list[_Asked | None]) -> Bound:
+    known = [one for one in asked if one is not None]
+    if len(known) < len(asked):
+        return UNKNOWN
+    pods = tuple(one.pod for one in known if one.pod is not None)
+    return Bound(_sum(one.sold for one in known if one.sold is not None), _sum(pod.requested for pod in pods), pods)
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    """Total of amounts that are all known."""
+    cpu = memory = 0
+    for amount in amounts:
+        cpu += amount.cpu_millis or 0
+        memory += amount.memory_bytes or 0
+    return Amount(cpu_millis=cpu, memory_bytes=memory)
+
+
+def _seconds(timestamp: str | None) -> float | None:
+    """Seconds since the epoch of RFC 3339 text; None when it is none, or names no zone."""
+    try:
+        when = datetime.fromisoformat(timestamp or "")
+    except ValueError:
+        return None
+    return when.timestamp() if when.tzinfo is not None else None

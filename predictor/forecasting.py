@@ -12,27 +12,29 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from predictor.assess import AssessRules, Knowledge, assess
+from predictor.assess import AssessRules, Knowledge, Peak, assess
 from predictor.board import Board, Entry
-from predictor.bound import Bound, bound_by_node
+from predictor.bound import UNKNOWN, Bound, BoundPods
 from predictor.clock import Clock, Instant
+from predictor.crowds import Crowds, Moment
 from predictor.fleet import Fleet, FleetView
 from predictor.metrics import Metrics
-from predictor.models.base import Floats, History, Model
+from predictor.models.base import Floats, History
+from predictor.peaks import Ask, Look, PeakRules, Peaks, Resource
+from predictor.pools import PoolBounds
 from predictor.publisher import Publisher
-from predictor.samples import Sample
 from predictor.settings import PredictorSettings
-from predictor.slots import SLOT_SECONDS
-from slacktide.cluster.errors import ClusterError
+from predictor.silence import HEARD, Silence, SilenceRules, silence
 from slacktide.errors import QuantityError
-from slacktide.forecast import Amount
+from slacktide.forecast import Amount, Forecast
 from slacktide.objects import Node, Pod
 from slacktide.observe import get_logger
-from slacktide.resources import node_allocatable
+from slacktide.resources import node_allocatable, node_capacity
 
 log = get_logger("predictor.forecasting")
 
 _STOP_SECONDS: Final = 5.0
+_NO_PODS: Final = Bound()
 
 
 class Objects(Protocol):
@@ -53,9 +55,16 @@ class Objects(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Peaks:
-    cpu: Floats
-    memory: Floats
+class _Pass:
+    """What one pass goes by. `bound` is None while pods are not known."""
+
+    view: FleetView
+    place: Mapping[str, int]
+    peaks: Mapping[Resource, list[Peak]]
+    nodes: Mapping[str, Node]
+    bound: Mapping[str, Bound] | None
+    now: Instant
+    settings: PredictorSettings
 
 
 class Forecaster:
@@ -64,24 +73,30 @@ class Forecaster:
     def __init__(
         self,
         fleet: Fleet,
-        model: Model,
+        peaks: Peaks,
         board: Board,
         objects: Objects,
         publisher: Publisher,
         is_leader: Callable[[], bool],
+        retire: Callable[[str], None],
         settings: PredictorSettings,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
+        """`retire` is told the name of a node that was created anew: what was measured before was another machine."""
         self._fleet = fleet
-        self._model = model
+        self._peaks = peaks
         self._board = board
         self._objects = objects
         self._publisher = publisher
         self._is_leader = is_leader
+        self._retire = retire
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
+        self._bound = BoundPods(settings.resources)
+        self._crowds = Crowds(fleet)
+        self._bounds = PoolBounds()
         self._started = clock.now().monotonic
         self._led = False
         self._problem: str | None = "no forecast pass has run yet"
@@ -110,8 +125,8 @@ class Forecaster:
         self._settings = settings
 
     def problem(self) -> str | None:
-        """What was wrong with the last pass; None when nothing was."""
-        return self._problem
+        """What was wrong with the last pass, or is not published; None when nothing is wrong."""
+        return self._problem or self._publisher.problem()
 
     def ended(self) -> str | None:
         """Why only a restart helps; None while the thread lives."""
@@ -135,12 +150,25 @@ class Forecaster:
             settings = self._settings
             synced = self._objects.synced
             nodes = {node.metadata.name: node for node in self._objects.nodes()} if synced else {}
-            bound, unreadable = bound_by_node(self._objects.pods(), settings.resources) if synced else ({}, 0)
-            self._metrics.skipped_pods.inc(unreadable)
+            bound = self._bind(now) if synced else None
             if synced:
-                self._drop_gone(nodes)
-            publishing = self._lead() and synced
-            self._forecast_all(nodes, bound if synced else None, publishing, now, settings)
+                self._drop_gone(nodes, now)
+            view = self._fleet.view(now.wall)
+            if synced:
+                self._drop_strangers(view, nodes, now, settings)
+            peaks = self._forecast(view, bound, now, settings)
+            place = {name: index for index, name in enumerate(view.names)}
+            self._problem = None
+            self._settle(_Pass(view, place, peaks, nodes, bound, now, settings), self._lead() and synced)
+
+    def _bind(self, now: Instant) -> Mapping[str, Bound]:
+        bound, unreadable = self._bound.by_node(self._objects.pods())
+        self._metrics.skipped_pods.inc(unreadable)
+        self._crowds.follow(bound, self._moment(now))
+        return bound
+
+    def _moment(self, now: Instant) -> Moment:
+        return Moment(now.wall, self._settings.young_seconds, self._peaks.made_at())
 
     def _lead(self) -> bool:
         leads = self._is_leader()
@@ -150,120 +178,162 @@ class Forecaster:
         self._metrics.leader.set(1 if leads else 0)
         return leads
 
-    def _drop_gone(self, nodes: Mapping[str, Node]) -> None:
+    def _drop_gone(self, nodes: Mapping[str, Node], now: Instant) -> None:
         uids = {name: node.metadata.uid for name, node in nodes.items()}
         for name in self._uids.keys() - uids.keys():
             self._fleet.forget(name)
+            self._peaks.forget(name, now.wall)
             self._publisher.forget(name)
             self._board.remove(name)
             self._metrics.forget_node(name)
+        for name, uid in uids.items():
+            if self._uids.get(name, uid) != uid:
+                self._fleet.forget(name)
+                self._peaks.forget(name, now.wall)
+                self._retire(name)
         self._uids = uids
 
-    def _forecast_all(
-        self,
-        nodes: Mapping[str, Node],
-        bound: Mapping[str, Bound] | None,
-        publishing: bool,
-        now: Instant,
-        settings: PredictorSettings,
+    def _drop_strangers(
+        self, view: FleetView, nodes: Mapping[str, Node], now: Instant, settings: PredictorSettings
     ) -> None:
-        view = self._fleet.view(now.wall)
-        peaks = self._predict(view, bound, settings)
-        covered = view.covered_seconds()
-        place = {name: index for index, name in enumerate(view.names)}
-        self._problem = None
-        for name in {**place, **nodes}:
-            index = place.get(name)
-            asked = Bound(Amount(), Amount()) if bound is None else bound.get(name, Bound())
-            known = Knowledge(
-                latest=None if index is None else view.latest[index],
-                silent=self._silent(view, index, now, settings),
-                covered_seconds=0.0 if index is None else float(covered[index]),
-                peak_cpu=None if index is None else float(peaks.cpu[index]),
-                peak_memory=None if index is None else float(peaks.memory[index]),
-                requested=asked.requested,
-                allocatable=_allocatable(nodes.get(name)),
-                sold=asked.sold,
-                closed="" if index is None else view.closed[index],
+        """Nodes that only the history knows, once agents had the time to speak: they were gone before the start."""
+        if now.monotonic - self._started < settings.stale_seconds:
+            return
+        for name, latest in zip(view.names, view.latest, strict=True):
+            if latest is None and name not in nodes:
+                self._fleet.forget(name)
+
+    def _forecast(
+        self, view: FleetView, bound: Mapping[str, Bound] | None, now: Instant, settings: PredictorSettings
+    ) -> Mapping[Resource, list[Peak]]:
+        rules = _peak_rules(settings)
+
+        def ask() -> Ask:
+            if bound is not None:
+                self._fleet.set_groups({pod.uid: pod.group for one in bound.values() for pod in one.pods if pod.group})
+            cpu, memory = (_requested(view.names, bound, field) for field in ("cpu_millis", "memory_bytes"))
+            return Ask(
+                view.names,
+                dataclasses.replace(view.cpu, requested=cpu),
+                dataclasses.replace(view.memory, requested=memory),
+                view.settled,
             )
-            self._settle(name, known, nodes.get(name), publishing, now, settings)
 
-    def _settle(
-        self,
-        name: str,
-        known: Knowledge,
-        node: Node | None,
-        publishing: bool,
-        now: Instant,
-        settings: PredictorSettings,
-    ) -> None:
-        forecast = assess(known, now.wall, self._rules(settings))
-        published = None
-        # Right after a start an agent may not have had the time to speak: what stands is left as it is, and readers
-        # age it by its ttl.
-        early = known.latest is None and now.monotonic - self._started < settings.stale_seconds
-        if publishing and node is not None and not early and self._problem is None:
-            try:
-                published = self._publisher.publish(node, forecast, known.sold, settings)
-            except ClusterError as error:
-                # The API server is away: the other nodes would wait for the same timeout, the next pass tries again.
-                self._problem = f"publishing failed: {error}"
-                log.warning("publishing failed", node=name, error=str(error))
-        self._board.put(Entry(name, forecast, published, settings.horizon_seconds))
-        self._measure(name, known.latest, forecast.reclaimable, published, forecast.closed)
+        self._peaks.offer(ask, view.cpu.at, now, rules)
+        usage: dict[Resource, History] = {"cpu": view.cpu, "memory": view.memory}
+        opened: dict[Resource, Floats] = {"cpu": view.open_cpu, "memory": view.open_memory}
+        return self._peaks.of(Look(view.names, usage, opened), now, rules)
 
-    def _predict(self, view: FleetView, bound: Mapping[str, Bound] | None, settings: PredictorSettings) -> _Peaks:
-        risks = np.array([settings.risk])
+    def _settle(self, turn: _Pass, publishing: bool) -> None:
+        settings = turn.settings
+        forecasts: dict[str, Forecast] = {}
+        for name in {**turn.place, **turn.nodes}:
+            node = turn.nodes.get(name)
+            known = self._know(turn, name)
+            bounds = self._bounds.of(node.metadata.labels if node else {}, settings)
+            forecasts[name] = assess(known, turn.now.wall, _assess_rules(settings), bounds)
+            # Right after a start an agent may not have had the time to speak: what stands is left as it is, and
+            # readers age it by its ttl.
+            early = known.latest is None and turn.now.monotonic - self._started < settings.stale_seconds
+            if publishing and node is not None and not early:
+                index = turn.place.get(name)
+                heard = None if index is None else turn.view.heard[index]
+                self._publisher.plan(node, forecasts[name], known.sold, settings, heard)
+        if publishing:
+            self._publisher.write(settings, self._is_leader)
+        for name, forecast in forecasts.items():
+            published = self._publisher.standing(name) if publishing else None
+            self._board.put(Entry(name, forecast, published, settings.forecast.horizon_seconds))
+            self._measure(turn, name, forecast, published)
 
-        def peak(usage: Floats, field: str) -> Floats:
-            asked = [
-                getattr(bound.get(name, Bound()).requested, field) if bound is not None else None for name in view.names
-            ]
-            requested = np.array([np.nan if value is None else value for value in asked], dtype=np.float64)
-            history = History(usage=usage, requested=requested, slot_seconds=float(SLOT_SECONDS))
-            peaks: Floats = self._model.predict(history, settings.horizon_seconds, risks)[0]
-            return peaks
-
-        return _Peaks(peak(view.cpu, "cpu_millis"), peak(view.memory, "memory_bytes"))
-
-    def _silent(self, view: FleetView, index: int | None, now: Instant, settings: PredictorSettings) -> str:
+    def _know(self, turn: _Pass, name: str) -> Knowledge:
+        index, node, view = turn.place.get(name), turn.nodes.get(name), turn.view
+        asked = UNKNOWN if turn.bound is None else turn.bound.get(name, Bound())
+        capacity, allocatable = _amounts(node)
+        came = self._crowds.newcomers(name, asked, self._moment(turn.now))
         if index is None:
-            return ""
-        sample, measured, heard = view.latest[index], view.measured[index], view.heard[index]
-        if sample is None or measured is None or heard is None:
-            return ""
-        limit = max(settings.stale_seconds, settings.stale_windows * sample.window_millis / 1000)
-        if now.monotonic - heard > limit:
-            return f"no sample from the agent for over {limit:g} s"
-        return f"LS and SYSTEM use not measured for over {limit:g} s" if now.monotonic - measured > limit else ""
-
-    def _rules(self, settings: PredictorSettings) -> AssessRules:
-        return AssessRules(
-            cold_seconds=settings.cold_seconds,
-            reserve_cpu_percent=settings.reserve_cpu_percent,
-            reserve_memory_percent=settings.reserve_memory_percent,
-            ttl_seconds=settings.ttl_seconds,
-            model=self._model.name,
-            risk=settings.risk if self._model.states_risk else None,
+            return Knowledge(
+                latest=None, requested=asked.requested, capacity=capacity, allocatable=allocatable, sold=asked.sold
+            )
+        return Knowledge(
+            latest=view.latest[index],
+            silence=_silence(view, index, turn.now, turn.settings),
+            cpu=turn.peaks["cpu"][index],
+            memory=turn.peaks["memory"][index],
+            requested=asked.requested,
+            newcomers=came,
+            capacity=capacity,
+            allocatable=allocatable,
+            sold=asked.sold,
+            closed=_closed(view.closed[index], node, allocatable),
         )
 
-    def _measure(
-        self, name: str, latest: Sample | None, reclaimable: Amount, published: Amount | None, closed: str
-    ) -> None:
+    def _measure(self, turn: _Pass, name: str, forecast: Forecast, published: Amount | None) -> None:
         standing = published or Amount()
-        for metric, amount in ((self._metrics.reclaimable, reclaimable), (self._metrics.published, standing)):
+        for metric, amount in (
+            (self._metrics.reclaimable, forecast.reclaimable),
+            (self._metrics.published, standing),
+            (self._metrics.peak, forecast.peak),
+        ):
             self._metrics.amount(metric, name, "cpu", amount.cpu_millis)
             self._metrics.amount(metric, name, "memory", amount.memory_bytes)
-        self._metrics.closed.labels(name).set(1 if closed else 0)
+        self._metrics.closed.labels(name).set(1 if forecast.closed else 0)
+        index = turn.place.get(name)
+        latest = None if index is None else turn.view.latest[index]
         if latest is not None:
-            self._metrics.sample_age.labels(name).set(self._clock.now().wall - latest.end_millis / 1000)
+            self._metrics.sample_age.labels(name).set(turn.now.wall - latest.end_millis / 1000)
 
 
-def _allocatable(node: Node | None) -> Amount:
+def _silence(view: FleetView, index: int, now: Instant, settings: PredictorSettings) -> Silence:
+    sample, measured, heard = view.latest[index], view.measured[index], view.heard[index]
+    if sample is None or measured is None or heard is None:
+        return HEARD
+    hold = max(settings.stale_seconds, settings.stale_windows * sample.window_millis / 1000)
+    return silence(now.monotonic - heard, now.monotonic - measured, SilenceRules(hold, settings.expire_seconds))
+
+
+def _requested(names: Iterable[str], bound: Mapping[str, Bound] | None, field: str) -> Floats:
+    """(nodes,) plain requests of the LS pods; NaN where they are not known."""
+    asked = [None if bound is None else getattr(bound.get(name, _NO_PODS).requested, field) for name in names]
+    return np.array([np.nan if value is None else value for value in asked], dtype=np.float64)
+
+
+def _peak_rules(settings: PredictorSettings) -> PeakRules:
+    forecast = settings.forecast
+    return PeakRules(
+        grace_seconds=forecast.grace_seconds,
+        late_slots=forecast.late_slots,
+        cold_seconds=forecast.cold_seconds,
+        save_seconds=forecast.save_seconds,
+        risk=forecast.risk,
+        memory_risk=forecast.memory_risk,
+    )
+
+
+def _assess_rules(settings: PredictorSettings) -> AssessRules:
+    return AssessRules(
+        ttl_seconds=settings.ttl_seconds,
+        horizon_seconds=settings.forecast.horizon_seconds,
+        mid_cap_percent=settings.mid.cap_percent if settings.mid.enabled else None,
+    )
+
+
+def _closed(by_agent: str, node: Node | None, allocatable: Amount) -> str:
+    if by_agent:
+        return f"closed by the agent: {by_agent}"
+    known = node is None or None not in {allocatable.cpu_millis, allocatable.memory_bytes}
+    return "" if known else "the node object does not say what its pods may use"
+
+
+def _amounts(node: Node | None) -> tuple[Amount, Amount]:
+    """Capacity and allocatable of a node object; unknown where it does not say, or cannot be read."""
     if node is None:
-        return Amount()
+        return Amount(), Amount()
     try:
-        amounts = node_allocatable(node)
+        capacity, allocatable = node_capacity(node), node_allocatable(node)
     except QuantityError:
-        return Amount()
-    return Amount(cpu_millis=amounts.get("cpu"), memory_bytes=amounts.get("memory"))
+        return Amount(), Amount()
+    return (
+        Amount(cpu_millis=capacity.get("cpu"), memory_bytes=capacity.get("memory")),
+        Amount(cpu_millis=allocatable.get("cpu"), memory_bytes=allocatable.get("memory")),
+    )

@@ -10,24 +10,30 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from predictor import prior
 from predictor.board import Board
 from predictor.clock import SystemClock
+from predictor.engine import Engine
 from predictor.fleet import Fleet
 from predictor.forecasting import Forecaster
 from predictor.history import open_history
 from predictor.ingest import Ingest, IngestRules
 from predictor.metrics import Metrics
 from predictor.models import UnknownModel, create
-from predictor.publisher import Publisher
+from predictor.models.base import Model
+from predictor.peaks import Peaks, Resource, state_key
+from predictor.publisher import Names, Publisher
 from predictor.service import RpcServer
 from predictor.settings import PredictorSettings
 from predictor.storage import set_aside
 from predictor.writer import Place, Writer, WriterRules
 from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, Informer, LeaderElector, connect
+from slacktide.cluster.events import EventRecorder
 from slacktide.errors import SettingsError
 from slacktide.names import SYSTEM_NAMESPACE
 from slacktide.objects import Node, Pod
 from slacktide.observe import Daemon, run_daemon
+from slacktide.settings import ResourceNames
 
 LEASE_NAME: Final = "slacktide-predictor"
 ABOUT: Final = "Receives usage from the agents, forecasts the peak of each node and publishes what may be sold."
@@ -74,6 +80,8 @@ class _Parts:
     pods: Informer[Pod]
     elector: LeaderElector
     forecaster: Forecaster
+    peaks: Peaks
+    events: EventRecorder
     client: Client
 
     def start(self) -> None:
@@ -94,9 +102,11 @@ class _Parts:
         for thread in closing:
             thread.start()
         self.server.stop(_STOP_SECONDS)
+        self.peaks.stop()
         self.writer.stop(_STOP_SECONDS)
         for thread in closing:
             thread.join(_STOP_SECONDS)
+        self.events.stop()
         self.client.close()
 
     def _stop_publishing(self) -> None:
@@ -123,13 +133,10 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
     clock = SystemClock()
     metrics = Metrics(daemon.registry)
     cluster_metrics = ClusterMetrics(daemon.registry)
-    try:
-        model = create(settings.model, settings.window_days)
-    except UnknownModel as error:
-        raise SettingsError([f"model: {error}"]) from error
+    models = _models(settings)
     waker = _Waker()
     board = Board()
-    fleet = Fleet(settings.window_days, settings.stale_seconds, waker)
+    fleet = Fleet(settings.forecast.window_days, settings.stale_seconds, waker)
     writer = _writer(settings, clock, metrics, fleet)
 
     def rules() -> IngestRules:
@@ -143,13 +150,20 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
     identity = settings.identity or _identity(settings)
     elector = LeaderElector(client, LEASE_NAME, SYSTEM_NAMESPACE, identity, waker, waker, metrics=cluster_metrics)
     objects = ClusterObjects(nodes, pods)
+    peaks = _peaks(settings, models, writer, clock, metrics)
+    events = EventRecorder(client, "slacktide-predictor", identity, metrics=cluster_metrics)
+
+    def warn(node: Node, reason: str, message: str) -> None:
+        events.record(node, "Warning", reason, message)
+
     forecaster = Forecaster(
         fleet,
-        model,
+        peaks,
         board,
         objects,
-        Publisher(client, settings.resources, clock, metrics),
+        Publisher(client, _names(settings), clock, metrics, warn),
         lambda: elector.is_leader,
+        writer.retire,
         settings,
         clock,
         metrics,
@@ -162,14 +176,48 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
     daemon.health.add_ready("grpc", server.problem)
     daemon.health.add_ready("cluster", objects.problem)
     daemon.health.add_ready("forecast", forecaster.problem)
-    return _Parts(writer, server, nodes, pods, elector, forecaster, client)
+    return _Parts(writer, server, nodes, pods, elector, forecaster, peaks, events, client)
+
+
+def _models(settings: PredictorSettings) -> dict[str, Model]:
+    forecast = settings.forecast
+    try:
+        return {
+            name: create(name, forecast.window_days)
+            for name in dict.fromkeys((*forecast.candidates, forecast.fallback))
+        }
+    except UnknownModel as error:
+        raise SettingsError([f"forecast.candidates and forecast.fallback: {error}"]) from error
+
+
+def _peaks(
+    settings: PredictorSettings, models: dict[str, Model], writer: Writer, clock: SystemClock, metrics: Metrics
+) -> Peaks:
+    rules = {"cpu": settings.forecast, "memory": settings.forecast.for_memory()}
+
+    def build(resource: Resource) -> Engine:
+        return Engine(rules[resource], models, prior.shipped(resource), writer.load_state(state_key(resource)))
+
+    def run(step: Callable[[], None]) -> None:
+        threading.Thread(target=step, name="peaks", daemon=True).start()
+
+    return Peaks(build, run, writer.save_state, clock, metrics)
+
+
+def _names(settings: PredictorSettings) -> Names:
+    mid = settings.mid
+    return Names(settings.resources, ResourceNames(cpu=mid.cpu, memory=mid.memory) if mid.enabled else None)
 
 
 def _writer(settings: PredictorSettings, clock: SystemClock, metrics: Metrics, fleet: Fleet) -> Writer:
     directory, max_bytes = settings.history_dir, settings.history_max_bytes
     place = Place(lambda: open_history(directory, max_bytes), lambda: set_aside(directory))
     rules = WriterRules(
-        settings.commit_seconds, settings.queue_samples, settings.retention_days, settings.window_days, max_bytes
+        settings.commit_seconds,
+        settings.queue_samples,
+        settings.retention_days,
+        settings.forecast.window_days,
+        max_bytes,
     )
     return Writer(place, rules, clock, metrics, fleet.restore)
 

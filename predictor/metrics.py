@@ -5,6 +5,8 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LAG_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_MODEL = ("resource", "model")
 
 
 class Metrics:
@@ -37,9 +39,32 @@ class Metrics:
         self.publications = counter("publications", "Patches of a node by what made them due", ("cause",))
         self.publish_failures = counter("publish_failures", "Patches of a node that failed")
         self.skipped_pods = counter("skipped_pods", "Pods whose requests could not be read")
+        self.publish_lag = Histogram(
+            "slacktide_predictor_publish_lag_seconds",
+            "Age of the newest sample of a node when a patch that changes its numbers is through",
+            ("cause",),
+            buckets=_LAG_BUCKETS,
+            registry=registry,
+        )
+        self.waiting_writes = gauge("waiting_writes", "Patches that were due and did not go out in the last pass")
+        self.foreign_changes = counter("foreign_changes", "Changes of published amounts by somebody else")
+        self.conflicts = gauge("conflicting_nodes", "Nodes on which publishing stopped because somebody else does too")
+        self.step_seconds = latency("step_seconds", "Time of one forecast of all peaks of one resource")
+        self.step_failures = counter("step_failures", "Forecasts of all peaks that failed", ("resource",))
+        self.forecast_age = gauge("forecast_age_seconds", "Age of the newest sample slot that the peaks rest on")
+        self.paths = gauge("peaks", "Nodes by what made their peak", ("resource", "path", "model"))
+        self.widened = gauge("widened_peaks", "Nodes whose peak is widened beyond the calibration", ("resource",))
+        self.model_violation = gauge("model_violation_ratio", "Measured share of peaks above the answer", _MODEL)
+        self.model_reserve = gauge(
+            "model_reserve_ratio", "Mean calibrated answer, share of the highest use of 7 days", _MODEL
+        )
+        self.model_decisions = gauge("model_decisions", "Decisions that the measured figures rest on", _MODEL)
+        self.model_shift = gauge("model_shift", "Calibration in force, share of the highest use of 7 days", _MODEL)
+        self.champion = gauge("model_champion", "1 for the model whose answers count", _MODEL)
         self.clock_skew = gauge("clock_skew_seconds", "How far the clock of a node is ahead", ("node",))
         self.sample_age = gauge("sample_age_seconds", "Age of the newest sample", ("node",))
         self.reclaimable = gauge("reclaimable", "Computed amount that may be sold", ("node", "resource"))
+        self.peak = gauge("peak", "Expected highest LS and SYSTEM use", ("node", "resource"))
         self.published = gauge("published", "Amount in the node status", ("node", "resource"))
         self.closed = gauge("closed", "1 while nothing more is sold on the node", ("node",))
 
@@ -47,7 +72,7 @@ class Metrics:
         """Drop the series of a node that is gone."""
         for per_node in (self.clock_skew, self.sample_age, self.closed):
             _remove(per_node, node)
-        for per_resource in (self.reclaimable, self.published):
+        for per_resource in (self.reclaimable, self.published, self.peak):
             for resource in ("cpu", "memory"):
                 _remove(per_resource, node, resource)
 

@@ -10,6 +10,10 @@ Rules (design, section 4):
   sell nothing more says so in `closed`.
 * A closed node offers nothing. When it reopens it starts at what is sold and rises by the rules.
 * The annotation is written again every third of its ttl, so that readers see that the predictor lives.
+* A silent node whose room fades only ever falls.
+
+More may be due than the API server is to bear: `urgency` says what goes first. What did not go out stays as it was and
+is judged anew in the next pass, so that always the newest numbers go out.
 
 What was published is read back from the node, so that a restart or a fail-over raises no number.
 Two numbers per resource: `offered` (annotation, `reclaimable`) is what the scheduler sells by; `published` (node
@@ -62,6 +66,9 @@ class Cause(enum.StrEnum):
     REFRESH = "refresh"
 
 
+_UNKNOWN = Amount()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rise:
     """A rise that waits: since when (monotonic seconds), and the least that was computed meanwhile."""
@@ -85,23 +92,32 @@ class Standing:
     written: float | None = None
     cpu_rise: Rise | None = None
     memory_rise: Rise | None = None
+    mid: Amount = _UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Publication:
-    """One patch: the status amounts (None = leave the key alone) and the annotation."""
+    """One patch: the status amounts (None = leave the key alone) and the annotation.
+
+    urgency  the smaller, the sooner: what kind of change it is, then how much it matters among its like
+    """
 
     published: Amount
     forecast: Forecast
     cause: Cause
+    urgency: tuple[int, float] = (0, 0.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """What to write now, and what stands once it is written. Without a publication only what waits may differ."""
+    """What to write now, and what stands once it is written. Without a publication only what waits may differ.
+
+    held  what stands when the publication does not go out
+    """
 
     publication: Publication | None
     standing: Standing | None
+    held: Standing | None
 
 
 def decide_publication(
@@ -112,8 +128,9 @@ def decide_publication(
     `sold` is what BE pods hold there; a part that is None is not known and then nothing falls or rises.
     `previous` is None for a node on which nothing was ever published.
     """
-    if previous is None and forecast.closed and not (sold.cpu_millis or sold.memory_bytes):
-        return Decision(None, None)
+    fades = forecast.terms.fading is not None
+    if previous is None and (fades or forecast.closed) and not (sold.cpu_millis or sold.memory_bytes):
+        return Decision(None, None, None)
     cpu = _resource(previous, forecast, sold, now, rules, "cpu_millis")
     memory = _resource(previous, forecast, sold, now, rules, "memory_bytes")
     standing = Standing(
@@ -123,20 +140,26 @@ def decide_publication(
         written=previous.written if previous else None,
         cpu_rise=cpu.rise,
         memory_rise=memory.rise,
+        mid=forecast.mid,
     )
     cause = _cause(previous, standing, forecast, now)
     if cause is None:
-        return Decision(None, standing)
+        return Decision(None, standing, standing)
     adjusted = _adjust(forecast, standing, now)
     written = dataclasses.replace(standing, written=now.monotonic)
-    return Decision(Publication(standing.published, adjusted, cause), written)
+    held = previous and dataclasses.replace(previous, cpu_rise=cpu.held, memory_rise=memory.held)
+    urgency = _urgency(previous, standing, forecast, cause, now)
+    return Decision(Publication(standing.published, adjusted, cause, urgency), written, held)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Resource:
+    """`held` is the rise that waits on when nothing goes out."""
+
     offered: int | None
     published: int | None
     rise: Rise | None
+    held: Rise | None = None
 
 
 def _resource(
@@ -145,19 +168,24 @@ def _resource(
     computed: int | None = None if forecast.closed else getattr(forecast.reclaimable, field)
     held: int | None = getattr(sold, field)
     before: int | None = getattr(previous.published, field) if previous else None
+    waits: Rise | None = None
     if computed is None:
         offered, rise = None, None
     elif previous is None:
         offered, rise = computed, None
     else:
         base = getattr(previous.offered, field)
-        waiting = previous.cpu_rise if field == "cpu_millis" else previous.memory_rise
         start = (held or 0) if base is None else base
-        offered, rise = _offer(start, computed, waiting, getattr(forecast.terms.capacity, field), now, rules)
+        waiting = previous.cpu_rise if field == "cpu_millis" else previous.memory_rise
+        if forecast.terms.fading is not None:
+            offered, rise = min(start, computed), None
+        else:
+            offered, rise = _offer(start, computed, waiting, getattr(forecast.terms.capacity, field), now, rules)
+            waits = rise if offered == start else _held(waiting, computed, now) if offered > start else None
     floor = before if held is None else held
     if offered is None and floor is None:
-        return _Resource(None, before, rise)
-    return _Resource(offered, max(offered or 0, floor or 0), rise)
+        return _Resource(None, before, rise, waits)
+    return _Resource(offered, max(offered or 0, floor or 0), rise, waits)
 
 
 def _offer(
@@ -177,12 +205,17 @@ def _offer(
     return risen, None if risen >= computed else Rise(now.monotonic, computed)
 
 
+def _held(waiting: Rise | None, computed: int, now: Instant) -> Rise:
+    """A rise that is due and does not go out: it goes on waiting."""
+    return Rise(now.monotonic, computed) if waiting is None else Rise(waiting.since, min(waiting.least, computed))
+
+
 def _cause(previous: Standing | None, standing: Standing, forecast: Forecast, now: Instant) -> Cause | None:
     if previous is None:
         return Cause.FIRST
     if bool(previous.closed) != bool(standing.closed):
         return Cause.CLOSED if standing.closed else Cause.REOPENED
-    if _any_below(standing.offered, previous.offered):
+    if _any_below(standing.offered, previous.offered) or _any_below(standing.mid, previous.mid):
         return Cause.DROP
     if standing.published != previous.published and standing.offered == previous.offered:
         return Cause.SOLD
@@ -192,6 +225,35 @@ def _cause(previous: Standing | None, standing: Standing, forecast: Forecast, no
         return Cause.CLOSED
     due = previous.written is None or now.monotonic - previous.written >= forecast.ttl_seconds / REFRESH_SHARE
     return Cause.REFRESH if due else None
+
+
+_RANKS = {Cause.CLOSED: 0, Cause.DROP: 0, Cause.SOLD: 1, Cause.FIRST: 3, Cause.REOPENED: 3, Cause.RISE: 4}
+_OVERDUE_RANK = 2
+_REFRESH_RANK = 5
+_OVERDUE_SHARE = 2.0 / REFRESH_SHARE
+"""Of the ttl: an annotation this old is about to make its node stale for every reader."""
+
+
+def _urgency(
+    previous: Standing | None, standing: Standing, forecast: Forecast, cause: Cause, now: Instant
+) -> tuple[int, float]:
+    if cause is Cause.REFRESH:
+        written = previous.written if previous else None
+        age = float("inf") if written is None else (now.monotonic - written) / forecast.ttl_seconds
+        return (_OVERDUE_RANK if age >= _OVERDUE_SHARE else _REFRESH_RANK), -age
+    if cause is Cause.DROP and previous is not None:
+        fallen = (
+            _share(getattr(old, field), getattr(new, field), getattr(forecast.terms.capacity, field))
+            for old, new in ((previous.offered, standing.offered), (previous.mid, standing.mid))
+            for field in ("cpu_millis", "memory_bytes")
+        )
+        return _RANKS[cause], -max(fallen)
+    # A node that closes sells nothing more: nothing is more urgent.
+    return _RANKS[cause], -1.0 if cause is Cause.CLOSED else 0.0
+
+
+def _share(old: int | None, new: int | None, capacity: int | None) -> float:
+    return 0.0 if old is None or not capacity else max(0, old - (new or 0)) / capacity
 
 
 def _any_below(new: Amount, old: Amount) -> bool:

@@ -3,20 +3,29 @@
 One merge patch of the status subresource carries both the amounts (capacity and allocatable, because a kubelet
 computes the second from the first) and the annotation, so that readers never see one without the other: a status
 patch keeps everything but the spec, metadata included (kubelet itself relies on it; kubernetes
-pkg/util/node, PatchNodeStatus). The uid in the patch makes it fail on a node that was re-created meanwhile.
+pkg/util/node, PatchNodeStatus). The uid in the patch makes it fail on a node that was re-created meanwhile. The first
+patch after leadership began carries the resourceVersion too: our cache may not have the last word of the leader
+before, and a number must not rise because of that.
+
+A pass has two steps. `plan` judges one node; `write` sends what is due, the most urgent first, as many as the budget
+has, and stops when leadership is gone or the API server gives no answer. What is left is judged anew in the next pass.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from predictor.budget import Budget
 from predictor.clock import Clock, Instant
+from predictor.conflicts import NO_CONFLICT, Conflict, ConflictRules, changed, watched
 from predictor.metrics import Metrics
 from predictor.publish import Cause, Decision, Publication, PublishRules, Standing, decide_publication
 from slacktide import forecast as wire
 from slacktide.cluster import NODES
 from slacktide.cluster.errors import ClusterError, NotFound, Unreachable
+from slacktide.cluster.retry import Backoff
 from slacktide.errors import QuantityError
 from slacktide.forecast import Amount, Forecast
 from slacktide.names import FORECAST_ANNOTATION
@@ -30,6 +39,9 @@ log = get_logger("predictor.publisher")
 _SETTLE_SECONDS: Final = 5.0
 """Our cache of nodes may lag our own patch by this much; only then is a difference somebody else's doing."""
 
+_RETRY_SECONDS: Final = 1.0
+_LONGEST_RETRY_SECONDS: Final = 30.0
+
 
 class NodePatcher(Protocol):
     """The part of the API client that is used."""
@@ -39,69 +51,184 @@ class NodePatcher(Protocol):
         ...
 
 
+class WriteRules(PublishRules, Protocol):
+    """The settings that decide what goes out, and how much of it at a time."""
+
+    @property
+    def writes_per_second(self) -> float:
+        """Most patches a second."""
+        ...
+
+    @property
+    def writes_burst(self) -> int:
+        """Patches at once after a quiet time."""
+        ...
+
+    @property
+    def conflict_changes(self) -> int:
+        """Foreign changes that are too many."""
+        ...
+
+    @property
+    def conflict_seconds(self) -> float:
+        """Time without one after which we publish again."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Names:
+    """Names of the sold resources, and of the mid tier's where it is on."""
+
+    batch: ResourceNames
+    mid: ResourceNames | None = None
+
+
 @dataclasses.dataclass(slots=True)
 class _Known:
     uid: str
     standing: Standing | None
+    conflict: Conflict = NO_CONFLICT
+    fresh: bool = True
+    """Nothing was written by us yet: what stands was read from the node."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Plan:
+    node: Node
+    known: _Known
+    decision: Decision
+    publication: Publication
+    measured: float | None
 
 
 class Publisher:
-    """Publishes forecasts of nodes. One thread at a time; only the leader may call `publish`."""
+    """Publishes forecasts of nodes. One thread at a time; only the leader may call `plan` and `write`.
 
-    def __init__(self, client: NodePatcher, names: ResourceNames, clock: Clock, metrics: Metrics) -> None:
+    `warn(node, reason, message)` tells people about a node, as an event.
+    """
+
+    def __init__(
+        self,
+        client: NodePatcher,
+        names: Names,
+        clock: Clock,
+        metrics: Metrics,
+        warn: Callable[[Node, str, str], None],
+        backoff: Backoff | None = None,
+    ) -> None:
         self._client = client
         self._names = names
         self._clock = clock
         self._metrics = metrics
+        self._warn = warn
         self._known: dict[str, _Known] = {}
+        self._plans: list[_Plan] = []
+        self._budget = Budget()
+        self._backoff = backoff or Backoff(_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
+        self._retry_at = 0.0
+        self._away: str | None = None
 
     def begin(self) -> None:
         """Leadership begins: what stands is read from the nodes again, since another may have written."""
         self._known.clear()
+        self._plans.clear()
 
     def forget(self, name: str) -> None:
         """The node is gone."""
         self._known.pop(name, None)
+        self._metrics.conflicts.set(len(self._stopped()))
 
-    def publish(self, node: Node, forecast: Forecast, sold: Amount, rules: PublishRules) -> Amount | None:
-        """Publish what is due on `node`; returns what stands in its status now, None when nothing does.
+    def standing(self, name: str) -> Amount | None:
+        """What stands in the status of a node, None when nothing does or it was never looked at."""
+        known = self._known.get(name)
+        return None if known is None or known.standing is None else known.standing.published
 
-        Raises Unreachable when the API gives no answer; other refusals concern this node alone and are counted.
+    def problem(self) -> str | None:
+        """Why something is not published that should be; None when all is."""
+        stopped = self._stopped()
+        if self._away is not None or not stopped:
+            return self._away
+        return (
+            f"somebody else publishes batch resources on {len(stopped)} nodes (such as {stopped[0]}): stopped there; "
+            "switch the other controller off, or use other names (resources.cpu, resources.memory)"
+        )
+
+    def plan(
+        self, node: Node, forecast: Forecast, sold: Amount, rules: WriteRules, measured: float | None = None
+    ) -> None:
+        """Judge one node; what is due goes out with the next `write`.
+
+        `measured` is the monotonic time of the sample that the forecast rests on.
         """
-        known = self._recall(node)
         now = self._clock.now()
-        known.standing = self._corrected(known.standing, node, now)
+        known = self._recall(node)
+        if not self._undisputed(known, node, now, rules):
+            return
         decision = decide_publication(known.standing, forecast, sold, now, rules)
         if decision.publication is None:
             known.standing = decision.standing
         else:
-            self._write(node, known, decision, decision.publication)
-        return known.standing.published if known.standing else None
+            known.standing = decision.held
+            self._plans.append(_Plan(node, known, decision, decision.publication, measured))
 
-    def _write(self, node: Node, known: _Known, decision: Decision, publication: Publication) -> None:
-        name = node.metadata.name
+    def write(self, rules: WriteRules, is_leader: Callable[[], bool]) -> None:
+        """Send what is due, the most urgent first."""
+        plans, self._plans = sorted(self._plans, key=lambda plan: plan.publication.urgency), []
+        now = self._clock.now().monotonic
+        self._budget = self._budget.refilled(now, rules.writes_per_second, rules.writes_burst)
+        written = 0
+        if now >= self._retry_at:
+            for plan in plans:
+                left = self._budget.spent()
+                if left is None or not is_leader() or not self._send(plan):
+                    break
+                self._budget = left
+                written += 1
+        self._metrics.waiting_writes.set(len(plans) - written)
+
+    def _send(self, plan: _Plan) -> bool:
+        """Patch one node; False when the API server gives no answer and the others would wait for it too."""
+        name, cause = plan.node.metadata.name, plan.publication.cause
+        body = patch_body(plan.node, plan.publication, self._names, with_version=plan.known.fresh)
         try:
-            self._client.patch(NODES, name, None, patch_body(node, publication, self._names), subresource="status")
+            self._client.patch(NODES, name, None, body, subresource="status")
         except NotFound:
             self.forget(name)
-        except Unreachable:
+        except Unreachable as error:
             self._metrics.publish_failures.inc()
-            raise
+            self._retry_at = self._clock.now().monotonic + self._backoff.next()
+            self._away = f"publishing failed: {error}"
+            log.warning("publishing failed", node=name, error=str(error))
+            return False
         except ClusterError as error:
             self._metrics.publish_failures.inc()
-            log.warning("publication refused", node=name, cause=publication.cause, error=str(error))
+            if plan.known.fresh:
+                # What stands there is newer than what our cache had: it is read again.
+                self.forget(name)
+            log.warning("publication refused", node=name, cause=cause, error=str(error))
         else:
-            known.standing = decision.standing
-            self._metrics.publications.labels(publication.cause).inc()
-            if publication.cause is not Cause.REFRESH:
-                log.info(
-                    "published",
-                    node=name,
-                    cause=publication.cause,
-                    cpu_millis=publication.published.cpu_millis,
-                    memory_bytes=publication.published.memory_bytes,
-                    closed=publication.forecast.closed,
-                )
+            self._done(plan)
+        self._away = None
+        self._backoff.reset()
+        return True
+
+    def _done(self, plan: _Plan) -> None:
+        publication, now = plan.publication, self._clock.now()
+        plan.known.standing = plan.decision.standing
+        plan.known.fresh = False
+        self._metrics.publications.labels(publication.cause).inc()
+        if publication.cause is Cause.REFRESH:
+            return
+        if plan.measured is not None and not publication.forecast.closed:
+            self._metrics.publish_lag.labels(publication.cause).observe(max(0.0, now.monotonic - plan.measured))
+        log.info(
+            "published",
+            node=plan.node.metadata.name,
+            cause=publication.cause,
+            cpu_millis=publication.published.cpu_millis,
+            memory_bytes=publication.published.memory_bytes,
+            closed=publication.forecast.closed,
+        )
 
     def _recall(self, node: Node) -> _Known:
         known = self._known.get(node.metadata.name)
@@ -110,50 +237,84 @@ class Publisher:
             self._known[node.metadata.name] = known
         return known
 
-    def _corrected(self, standing: Standing | None, node: Node, now: Instant) -> Standing | None:
-        """What stands once a foreign write is taken into account: it makes the next publication due at once."""
+    def _undisputed(self, known: _Known, node: Node, now: Instant, rules: WriteRules) -> bool:
+        """Whether we publish on the node; a foreign change makes the next publication due at once."""
+        limits = ConflictRules(rules.conflict_changes, rules.conflict_seconds)
+        found = status_amount(node, self._names.batch)
+        if known.conflict.stopped is not None:
+            known.conflict = watched(known.conflict, found, now.monotonic, limits)
+            if known.conflict.stopped is None:
+                self._resume(known, node)
+            return known.conflict.stopped is None
+        standing = known.standing
         if standing is None or standing.written is None or now.monotonic - standing.written < _SETTLE_SECONDS:
-            return standing
-        found = status_amount(node, self._names)
+            return True
         if found == standing.published and FORECAST_ANNOTATION in node.metadata.annotations:
-            return standing
+            return True
+        known.conflict = changed(known.conflict, found, now.monotonic, limits)
+        known.standing = dataclasses.replace(standing, written=None)
+        self._metrics.foreign_changes.inc()
         log.warning("node was changed by somebody else", node=node.metadata.name, found=str(found))
-        return dataclasses.replace(standing, written=None)
+        if known.conflict.stopped is not None:
+            self._give_way(node, limits)
+        return known.conflict.stopped is None
 
-
-def patch_body(node: Node, publication: Publication, names: ResourceNames) -> dict[str, Any]:
-    """The merge patch of one publication. A status amount that is not known is left alone."""
-    amounts = {
-        name: str(value)
-        for name, value in (
-            (names.cpu, publication.published.cpu_millis),
-            (names.memory, publication.published.memory_bytes),
+    def _give_way(self, node: Node, limits: ConflictRules) -> None:
+        message = (
+            f"somebody else changed the batch resources of this node {limits.changes} times within "
+            f"{limits.quiet_seconds:g} s: nothing is published here until they stand still for as long"
         )
-        if value is not None
-    }
+        self._metrics.conflicts.set(len(self._stopped()))
+        log.error("publishing stopped on a node", node=node.metadata.name, reason=message)
+        self._warn(node, "ForecastConflict", message)
+
+    def _resume(self, known: _Known, node: Node) -> None:
+        known.standing, known.fresh = standing_of(node, self._names), True
+        self._metrics.conflicts.set(len(self._stopped()))
+        log.info("publishing again on a node that stood still", node=node.metadata.name)
+
+    def _stopped(self) -> list[str]:
+        return [name for name, known in self._known.items() if known.conflict.stopped is not None]
+
+
+def patch_body(node: Node, publication: Publication, names: Names, with_version: bool = False) -> dict[str, Any]:
+    """The merge patch of one publication. A status amount that is not known is left alone.
+
+    with_version: it is refused when the node has changed since it was read.
+    """
+    amounts = _amounts(names.batch, publication.published)
+    if names.mid is not None:
+        amounts |= _amounts(names.mid, publication.forecast.mid)
+    version = {"resourceVersion": node.metadata.resource_version} if node.metadata.resource_version else {}
     return {
         "metadata": {
             "uid": node.metadata.uid,
             "annotations": {FORECAST_ANNOTATION: wire.encode(publication.forecast)},
+            **(version if with_version else {}),
         },
         "status": {"capacity": amounts, "allocatable": amounts},
     }
 
 
-def standing_of(node: Node, names: ResourceNames) -> Standing | None:
+def _amounts(names: ResourceNames, amount: Amount) -> dict[str, str]:
+    pairs = ((names.cpu, amount.cpu_millis), (names.memory, amount.memory_bytes))
+    return {name: str(value) for name, value in pairs if value is not None}
+
+
+def standing_of(node: Node, names: Names) -> Standing | None:
     """What an earlier predictor left on `node`; None when there is nothing.
 
     An annotation of any age counts, because it says from where a rise has to start. Without one that can be read,
     the status amounts stand for it.
     """
-    published = status_amount(node, names)
+    published = status_amount(node, names.batch)
     try:
         earlier = wire.decode(node.metadata.annotations.get(FORECAST_ANNOTATION, ""))
     except wire.ForecastError:
         if published == Amount():
             return None
         return Standing(offered=published, published=published)
-    return Standing(offered=earlier.reclaimable, published=published, closed=earlier.closed)
+    return Standing(offered=earlier.reclaimable, published=published, closed=earlier.closed, mid=earlier.mid)
 
 
 def status_amount(node: Node, names: ResourceNames) -> Amount:

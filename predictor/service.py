@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from predictor.board import Board, Entry
 from predictor.ingest import Ingest, Resend
 from slacktide.errors import SettingsError
-from slacktide.forecast import Amount
+from slacktide.forecast import Amount, Origin, Zone
 from slacktide.sockets import parse_listen, remove_socket, remove_stale_socket
 from slacktide.v1 import forecast_pb2, forecast_pb2_grpc, usage_pb2, usage_pb2_grpc
 
@@ -232,7 +232,7 @@ class RpcServer:
 
 def to_wire(entry: Entry) -> forecast_pb2.NodeForecast:
     """An entry as the wire has it; what is not known stays absent."""
-    forecast = entry.forecast
+    forecast, terms = entry.forecast, entry.forecast.terms
     return forecast_pb2.NodeForecast(
         node=entry.node,
         at_unix_millis=int(forecast.at * 1000),
@@ -240,20 +240,44 @@ def to_wire(entry: Entry) -> forecast_pb2.NodeForecast:
         horizon_seconds=int(entry.horizon_seconds),
         peak=_resources(forecast.peak),
         reclaimable=_resources(forecast.reclaimable),
-        capacity=_resources(forecast.terms.capacity),
-        reserve=_resources(forecast.terms.reserve),
-        now=_resources(forecast.terms.now),
-        sold=_resources(forecast.terms.sold),
+        capacity=_resources(terms.capacity),
+        reserve=_resources(terms.reserve),
+        now=_resources(terms.now),
+        sold=_resources(terms.sold),
         published=_resources(entry.published or Amount()),
-        model=forecast.terms.model,
-        risk=forecast.terms.risk,
+        model=terms.model,
+        risk=terms.risk,
         closed=forecast.closed,
-        note=forecast.terms.note,
+        note=terms.note,
+        requested=_resources(terms.requested),
+        held=_resources(terms.held),
+        newcomers=_resources(terms.newcomers),
+        newcomer_pods=terms.newcomer_pods,
+        cap=_resources(terms.cap),
+        floor=_resources(terms.floor),
+        fading=terms.fading,
+        cpu_origin=_origin(terms.cpu),
+        memory_origin=_origin(terms.memory),
+        pool=terms.pool,
+        zones=[_zone(zone) for zone in forecast.zones],
+        mid=_resources(forecast.mid),
     )
 
 
 def _resources(amount: Amount) -> usage_pb2.Resources:
     return usage_pb2.Resources(cpu_millis=amount.cpu_millis, memory_bytes=amount.memory_bytes)
+
+
+def _origin(origin: Origin) -> forecast_pb2.PeakOrigin:
+    return forecast_pb2.PeakOrigin(
+        path=origin.path, model=origin.model, risk=origin.risk, shift=origin.shift, widened=origin.widened
+    )
+
+
+def _zone(zone: Zone) -> forecast_pb2.ZoneForecast:
+    return forecast_pb2.ZoneForecast(
+        id=zone.id, capacity=_resources(zone.capacity), reclaimable=_resources(zone.reclaimable)
+    )
 
 
 def _differs(new: Entry, sent: Entry | None) -> bool:

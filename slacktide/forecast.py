@@ -8,6 +8,7 @@ more is sold). No data means less, never more.
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
@@ -25,17 +26,67 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
 
 
+UNKNOWN: Final = Amount()
+"""Left out of the annotation where it is a default: only this very object is."""
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the peak of one resource came about.
+
+    path     the way that made it: `requests`, `short`, `week`, `model`, `fallback`, `stale model` (docs/predictor.md)
+    model    name of the model behind it; empty where none had a say
+    risk     chance of a higher peak that was asked for, 0 to 1; None where the path states none
+    shift    calibration added to the model's answer, as a share of the highest use of seven days; None: none
+    widened  why the peak stands higher than the calibration alone has it; empty: it does not
+    """
+
+    path: str = ""
+    model: str = ""
+    risk: float | None = None
+    shift: float | None = None
+    widened: str = ""
+
+
+class Zone(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of a NUMA zone in what the node may sell. `id` is the kernel's number of the zone."""
+
+    id: int
+    capacity: Amount = UNKNOWN
+    reclaimable: Amount = UNKNOWN
+
+
 class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Every term of reclaimable = capacity - reserve - max(peak, now), so that each number explains itself."""
+    """Every term of the reclaimable amount, so that each number explains itself (predictor.reclaim has the formula).
+
+    capacity         what the node has; `reserve` of it is never sold
+    held             what the node object keeps from pods (capacity - allocatable) and SYSTEM does not use now
+    peak, now        LS + SYSTEM: expected within the horizon, and in the newest sample
+    newcomers        added for LS pods that are too young to know, `newcomer_pods` of them
+    sold, requested  batch requests of the BE pods, plain requests of the LS pods
+    cap, floor       most and least that the settings allow here; None: no such bound
+    fading           share of the room that a silent node still offers; None: it is not silent
+    model, risk      as in `cpu`
+    cpu, memory      how the two peaks came about
+    pool             name of the pool of settings that the node is in; empty: none
+    """
 
     capacity: Amount
     reserve: Amount
     peak: Amount
     now: Amount
     sold: Amount
-    requested: Amount = Amount()
+    requested: Amount = UNKNOWN
+    held: Amount = UNKNOWN
+    newcomers: Amount = UNKNOWN
+    newcomer_pods: int = 0
+    cap: Amount = UNKNOWN
+    floor: Amount = UNKNOWN
+    fading: float | None = None
     model: str = ""
     risk: float | None = None
+    cpu: Origin = Origin()
+    memory: Origin = Origin()
+    pool: str = ""
     note: str = ""
 
 
@@ -44,7 +95,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `at` is the publishing time and `ttl_seconds` the time it stays fresh, in seconds since the epoch (UTC).
     `reclaimable` is what was computed; the published node status never falls below what is already sold, so a
-    node that must sell nothing more says so in `closed`, with the reason in words.
+    node that must sell nothing more says so in `closed`, with the reason in words. `mid` is what the mid tier may
+    hold where that is switched on, `horizon_seconds` how far the peak looks ahead.
     """
 
     at: float
@@ -53,6 +105,9 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reclaimable: Amount
     terms: Terms
     closed: str = ""
+    zones: tuple[Zone, ...] = ()
+    mid: Amount = UNKNOWN
+    horizon_seconds: float | None = None
     version: int = 1
 
 

@@ -8,6 +8,12 @@ BATCH_CPU: Final = "kubernetes.io/batch-cpu"
 BATCH_MEMORY: Final = "kubernetes.io/batch-memory"
 """Extended memory for best-effort pods, in bytes."""
 
+MID_CPU: Final = "kubernetes.io/mid-cpu"
+"""CPU of Koordinator's mid tier, between LS and BE, in millicores: for pods that must not wait but may be moved."""
+
+MID_MEMORY: Final = "kubernetes.io/mid-memory"
+"""Memory of the mid tier, in bytes."""
+
 TIER_LABEL: Final = "slacktide.io/tier"
 """Pod label that names the tier: ls, be or system."""
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import NamedTuple
+
+import numpy as np
 
 from predictor.clock import Instant
 from predictor.samples import Sample
@@ -53,6 +56,47 @@ def make_sample(sequence, end_millis=None, **values):
     }
     end = WALL_MILLIS + sequence * 1000 if end_millis is None else end_millis
     return Sample(sequence=sequence, end_millis=end, **{**known, **values})
+
+
+class TwinStep(NamedTuple):
+    """What an engine answers."""
+
+    peak: np.ndarray
+    model: tuple
+    path: tuple
+    shift: np.ndarray
+    widened: tuple
+    notes: tuple = ()
+
+
+class TwinEngine:
+    """An engine that expects the highest slot that it was shown; `fails` and `peaks` are for tests to set."""
+
+    def __init__(self, cold_seconds=0.0):
+        self.cold_seconds = cold_seconds
+        self.fails = False
+        self.peaks = None
+        self.asked = []
+
+    def step(self, names, history, settled=None):
+        self.asked.append((tuple(names), history, settled))
+        if self.fails:
+            raise ValueError("the model is broken")
+        count = len(names)
+        peak = np.fmax.reduce(history.usage, axis=0, initial=np.nan).astype(float)
+        cold = np.count_nonzero(~np.isnan(history.usage), axis=0) * history.slot_seconds < self.cold_seconds
+        if self.peaks is not None:
+            peak = np.broadcast_to(np.asarray(self.peaks, dtype=float), count)
+        path = tuple(
+            "requests" if is_cold or np.isnan(value) else "model" for is_cold, value in zip(cold, peak, strict=True)
+        )
+        return TwinStep(peak, ("twin",) * count, path, np.full(count, 0.1), ("",) * count)
+
+    def state(self):
+        return b"%d steps" % len(self.asked)
+
+    def scores(self):
+        return ()
 
 
 def eventually(condition, seconds=10.0):

@@ -63,7 +63,7 @@ class Processes:
             *("--listen", self.unix("predictor.sock")),
             *("--history-dir", f"{self.directory}/history"),
             *("--observe.listen", self.unix("observe.sock")),
-            *("--publish-seconds", "0.2", "--rise-wait-seconds", "0.5", "--cold-seconds", "0"),
+            *("--publish-seconds", "0.2", "--rise-wait-seconds", "0.5", "--forecast.cold-seconds", "0"),
             *more,
         )
 
@@ -124,7 +124,8 @@ def sample(sequence, cpu):
     )
     return usage_pb2.Sample(
         sequence=sequence,
-        end_unix_millis=int(time.time() * 1000),
+        # Two windows of a node never end at the same moment.
+        end_unix_millis=int(time.time() * 1000) + sequence,
         window_millis=1000,
         capacity=usage_pb2.Resources(cpu_millis=4000, memory_bytes=8 * GIB),
         ls=usage,
@@ -200,7 +201,7 @@ def test_bad_settings_leave_with_2_and_say_all(processes):
     assert predictor.wait(30) == 2
     assert "ttl" in processes.log()
     assert "modell" in processes.log()
-    predictor = processes.start_predictor("--model", "window_min")
+    predictor = processes.start_predictor("--forecast.candidates", "window_min")
     assert predictor.wait(30) == 2
     assert "window_max" in processes.log()
 
@@ -209,11 +210,11 @@ def test_a_history_of_a_newer_version_is_an_error_that_says_what_to_do(processes
     from predictor.history import open_history
 
     history = open_history(f"{processes.directory}/history")
-    history._connection.execute("UPDATE meta SET value = '2' WHERE key = 'format'")
+    history._connection.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
     history.close()
     predictor = processes.start_predictor()
     assert predictor.wait(30) == 1
-    assert "history format 2" in processes.log()
+    assert "history format 99" in processes.log()
     assert "upgrade Slacktide" in processes.log()
 
 
@@ -221,7 +222,13 @@ def test_settings_have_units_ranges_and_descriptions(processes):
     shown = subprocess.run(
         [sys.executable, "-m", "predictor", "--help"], capture_output=True, text=True, timeout=30, check=True
     ).stdout
-    for name in ("--history-dir", "--horizon-seconds", "--ttl-seconds", "--rise-step-percent", "--resources.cpu"):
+    for name in (
+        "--history-dir",
+        "--forecast.horizon-seconds",
+        "--ttl-seconds",
+        "--rise-step-percent",
+        "--resources.cpu",
+    ):
         assert name in shown
     printed = subprocess.run(
         [sys.executable, "-m", "predictor", "--print-settings", "--ttl-seconds", "2m"],

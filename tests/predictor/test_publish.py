@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.clock import Instant
-from predictor.publish import RISE_NOTE, Cause, Standing, decide_publication
+from predictor.publish import RISE_NOTE, Cause, Rise, Standing, decide_publication
 from slacktide.forecast import Amount, Forecast, Terms
 
 CAPACITY = 10_000
@@ -24,14 +24,15 @@ def both(value):
     return Amount(cpu_millis=value, memory_bytes=value)
 
 
-def forecast(value, closed="", ttl=60.0):
+def forecast(value, closed="", ttl=60.0, fading=None, mid=None):
     return Forecast(
         at=0.0,
         ttl_seconds=ttl,
         peak=both(0),
         reclaimable=both(None if closed else value),
-        terms=Terms(capacity=both(CAPACITY), reserve=both(0), peak=both(0), now=both(0), sold=both(0)),
+        terms=Terms(capacity=both(CAPACITY), reserve=both(0), peak=both(0), now=both(0), sold=both(0), fading=fading),
         closed=closed,
+        mid=both(mid),
     )
 
 
@@ -46,9 +47,10 @@ class Node:
         self.rules = rules or Rules()
         self.standing = standing
 
-    def __call__(self, seconds, value, sold=0, closed=""):
-        decision = decide_publication(self.standing, forecast(value, closed), both(sold), at(seconds), self.rules)
-        self.standing = decision.standing
+    def __call__(self, seconds, value, sold=0, closed="", goes_out=True, **more):
+        computed = forecast(value, closed, **more)
+        decision = decide_publication(self.standing, computed, both(sold), at(seconds), self.rules)
+        self.standing = decision.standing if goes_out else decision.held
         return decision.publication
 
 
@@ -197,6 +199,72 @@ def test_a_restart_beside_a_closed_node_reopens_from_what_is_sold():
     node = Node(standing=standing)
     assert node(0, 9000, sold=700).published == both(700)
     assert node(30, 9000, sold=700).published == both(2700)
+
+
+def test_a_silent_node_only_falls():
+    node = Node()
+    node(0, 5000)
+    for seconds in range(2, 200, 2):
+        node(seconds, 9000, fading=0.9)
+        assert node.standing.offered == both(5000)
+    assert node(200, 4000, fading=0.5).cause is Cause.DROP
+    # It speaks again: the rise waits from now on.
+    assert node(202, 9000) is None
+    assert node(231, 9000).cause is Cause.REFRESH
+    assert node(232, 9000).published == both(6000)
+
+
+def test_a_node_that_is_silent_from_the_start_is_left_alone():
+    assert Node()(0, 5000, fading=0.9) is None
+
+
+def test_a_mid_tier_that_shrinks_goes_out_at_once():
+    node = Node()
+    node(0, 5000, mid=700)
+    published = node(2, 5000, mid=699)
+    assert (published.cause, published.forecast.mid) == (Cause.DROP, both(699))
+    assert node(4, 5000, mid=900) is None
+
+
+def test_a_rise_that_did_not_go_out_stays_due_and_never_grows_beyond_what_was_seen():
+    node = Node()
+    node(0, 1000)
+    node(2, 2800)
+    assert node(32, 2800, goes_out=False).cause is Cause.RISE
+    assert node.standing.offered == both(1000)
+    assert node(34, 2300, goes_out=False).published == both(2300)
+    assert node(36, 2900).published == both(2300)
+
+
+def test_a_drop_that_did_not_go_out_is_judged_anew():
+    node = Node()
+    node(0, 5000)
+    assert node(2, 4000, goes_out=False).cause is Cause.DROP
+    assert node.standing.offered == both(5000)
+    assert node(4, 3000).published == both(3000)
+
+
+def test_what_matters_most_goes_first():
+    def urgency(standing, seconds, value, sold=0, closed=""):
+        node = Node(standing=standing)
+        return node(seconds, value, sold, closed).urgency
+
+    written = Standing(offered=both(5000), published=both(5000), written=at(0).monotonic)
+    waited = dataclasses.replace(written, cpu_rise=Rise(at(0).monotonic, 9000), memory_rise=Rise(at(0).monotonic, 9000))
+    order = [
+        urgency(written, 5, None, closed="LS is short of CPU"),
+        urgency(written, 5, 1000),
+        urgency(written, 5, 4999),
+        urgency(written, 5, 5000, sold=7000),
+        # Readers are about to take these numbers for old ones.
+        urgency(written, 50, 5000),
+        urgency(None, 5, 5000),
+        urgency(waited, 35, 9000),
+        urgency(written, 30, 5000),
+        urgency(written, 20, 5000),
+    ]
+    assert order == sorted(order)
+    assert len(set(order)) == len(order)
 
 
 TURNS = st.lists(

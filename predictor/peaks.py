@@ -1,0 +1,359 @@
+"""The peaks of all nodes: forecast once a slot by two engines (CPU, memory), kept in between.
+
+A forecast of the whole fleet takes seconds, a pass comes every two: so it runs beside the passes, and they use the
+newest one. Where there is none that is fresh (a start, an engine that fails or is late) a node that has been measured
+for long enough counts with the highest use of its last seven days, path `stale model`, any other with its requests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.assess import Peak
+from predictor.clock import Clock, Instant
+from predictor.metrics import Metrics
+from predictor.models.base import Floats, History
+from predictor.slots import SLOT_SECONDS
+from slacktide.forecast import Origin
+from slacktide.observe import get_logger
+
+log = get_logger("predictor.peaks")
+
+Resource = Literal["cpu", "memory"]
+RESOURCES: Final[tuple[Resource, Resource]] = ("cpu", "memory")
+
+STALE: Final = "stale model"
+REQUESTS: Final = "requests"
+_COLD_PATHS: Final = frozenset({REQUESTS, "unknown"})
+_FALLBACK_SLOTS: Final = 7 * 86400 // SLOT_SECONDS
+_STOP_SECONDS: Final = 2.0
+_SLOT: Final = float(SLOT_SECONDS)
+_UNSEEN: Final = Peak(None, Origin(path=REQUESTS), cold=True)
+
+
+class StepLike(Protocol):
+    """One forecast of all nodes; see `predictor.engine.Step`."""
+
+    @property
+    def peak(self) -> Floats:
+        """(series,) NaN where nothing is known."""
+        ...
+
+    @property
+    def model(self) -> Sequence[str]:
+        """(series,) name of the model."""
+        ...
+
+    @property
+    def path(self) -> Sequence[str]:
+        """(series,) what made the peak."""
+        ...
+
+    @property
+    def shift(self) -> Floats:
+        """(series,) calibration, share of S."""
+        ...
+
+    @property
+    def widened(self) -> Sequence[str]:
+        """(series,) why it is widened."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What an operator should know."""
+        ...
+
+
+class ScoreLike(Protocol):
+    """How a candidate did; see `predictor.champion.ModelScore`."""
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def champion(self) -> bool:
+        """Whether its answers count."""
+        ...
+
+    @property
+    def violation(self) -> float:
+        """Share of outcomes above its answer, NaN before the first."""
+        ...
+
+    @property
+    def reserve(self) -> float:
+        """Mean answer over S, NaN likewise."""
+        ...
+
+    @property
+    def decisions(self) -> float:
+        """Outcomes that count."""
+        ...
+
+    @property
+    def shift(self) -> float:
+        """Calibration for nodes with a week of history."""
+        ...
+
+
+class EngineLike(Protocol):
+    """What forecasts one resource; see `predictor.engine.Engine`."""
+
+    def step(self, names: Sequence[str], history: History, settled: npt.NDArray[np.bool_] | None = None) -> StepLike:
+        """Forecast all nodes at the end of `history`."""
+        ...
+
+    def state(self) -> bytes:
+        """All that was learned."""
+        ...
+
+    def scores(self) -> Sequence[ScoreLike]:
+        """How the candidates did."""
+        ...
+
+
+class Ask(NamedTuple):
+    """What the engines are asked: complete slots of all nodes in the order of `names`, with their LS requests."""
+
+    names: Sequence[str]
+    cpu: History
+    memory: History
+    settled: npt.NDArray[np.bool_] | None = None
+
+
+class Look(NamedTuple):
+    """What a pass sees: complete slots of all nodes, and (nodes,) what the slots that are open show so far."""
+
+    names: list[str]
+    usage: Mapping[Resource, History]
+    opened: Mapping[Resource, Floats]
+
+
+class PeakRules(NamedTuple):
+    """Settings that decide which peak counts; seconds, and the asked risks."""
+
+    grace_seconds: float
+    late_slots: int
+    cold_seconds: float
+    save_seconds: float
+    risk: float
+    memory_risk: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Book:
+    """The peaks of one resource. `at` is the end of the last slot that they rest on; `place` is by node name."""
+
+    at: float
+    place: Mapping[str, int]
+    peaks: Sequence[Peak]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the window shows without a model: highest use of seven days, and how long it was measured."""
+
+    at: float
+    names: list[str]
+    highest: Mapping[Resource, Floats]
+    covered: Mapping[Resource, Floats]
+
+
+class Peaks:
+    """Runs the engines, keeps what they said. `offer` and `of` are for the one thread of the forecast pass.
+
+    build  makes an engine, when the first step needs it: what it learned before is read then
+    run    runs a step: at once, or on another thread, one at a time
+    save   keeps the state of an engine durably
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Resource], EngineLike],
+        run: Callable[[Callable[[], None]], object],
+        save: Callable[[str, bytes], object],
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._build = build
+        self._engines: dict[Resource, EngineLike] = {}
+        self._run = run
+        self._save = save
+        self._clock = clock
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._busy = False
+        self._begun = -np.inf
+        self._saved = clock.now().monotonic
+        self._books: dict[Resource, _Book] = {}
+        self._forgotten: dict[str, float] = {}
+        self._seen: _Seen | None = None
+
+    def offer(self, ask: Callable[[], Ask], at: float, now: Instant, rules: PeakRules) -> None:
+        """Begin a step when a slot has ended since the last one, `grace_seconds` ago. `at` is the end of that slot."""
+        if self._busy or at <= self._begun or now.wall - at < rules.grace_seconds:
+            return
+        self._busy, self._begun = True, at
+        asked = ask()
+        self._run(lambda: self._step(asked, rules))
+
+    def of(self, look: Look, now: Instant, rules: PeakRules) -> Mapping[Resource, list[Peak]]:
+        """Peaks of the nodes of `look`, never below what the open slot of each shows already."""
+        seen = self._look(look)
+        made = self.made_at()
+        self._metrics.forecast_age.set(np.nan if made is None else now.wall - made)
+        found: dict[Resource, list[Peak]] = {}
+        for resource in RESOURCES:
+            opened = look.opened[resource]
+            floor = np.fmax(seen.highest[resource], opened)
+            kept = self._kept(resource, look.names, now, rules)
+            found[resource] = [
+                _fallback(float(floor[index]), float(seen.covered[resource][index]), rules.cold_seconds)
+                if peak is None
+                else _raised(peak, float(opened[index]), float(floor[index]))
+                for index, peak in enumerate(kept)
+            ]
+        self._count(found)
+        return found
+
+    def made_at(self) -> float | None:
+        """End of the last slot that the peaks rest on, seconds since the epoch; None when there are none."""
+        return min((book.at for book in self._books.values()), default=None)
+
+    def _kept(self, resource: Resource, names: Sequence[str], now: Instant, rules: PeakRules) -> list[Peak | None]:
+        """The forecast peak of each node; None where there is none that is fresh."""
+        book = self._books.get(resource)
+        limit = (rules.late_slots + 1) * SLOT_SECONDS + rules.grace_seconds
+        if book is None or now.wall - book.at > limit:
+            return [None] * len(names)
+        # A step that was asked before a node was forgotten knows the old one still.
+        self._forgotten = {name: at for name, at in self._forgotten.items() if book.at <= at}
+        known = book.place.get if not self._forgotten else lambda name: self._place(book, name)
+        return [None if (place := known(name)) is None else book.peaks[place] for name in names]
+
+    def _place(self, book: _Book, name: str) -> int | None:
+        return None if book.at <= self._forgotten.get(name, -np.inf) else book.place.get(name)
+
+    def forget(self, name: str, wall: float) -> None:
+        """The node of that name is gone, or another one has its name: what was expected of it holds no more."""
+        self._forgotten[name] = wall
+
+    def stop(self) -> None:
+        """Keep what was learned; a step that runs is waited for a moment."""
+        if self._lock.acquire(timeout=_STOP_SECONDS):
+            try:
+                self._keep()
+            finally:
+                self._lock.release()
+
+    def _step(self, ask: Ask, rules: PeakRules) -> None:
+        try:
+            with self._lock:
+                self._forecast("cpu", ask, ask.cpu, rules.risk)
+                self._forecast("memory", ask, ask.memory, rules.memory_risk)
+                if self._clock.now().monotonic - self._saved >= rules.save_seconds:
+                    self._keep()
+        finally:
+            self._busy = False
+
+    def _forecast(self, resource: Resource, ask: Ask, history: History, risk: float) -> None:
+        # The one broad handler around a model's mistakes: passes go on with what is there, and say when it is stale.
+        try:
+            engine = self._engine(resource)
+            with self._metrics.step_seconds.time():
+                step = engine.step(ask.names, history, ask.settled)
+            columns = zip(step.peak, step.model, step.path, step.shift, step.widened, strict=True)
+            peaks = [
+                _peak(float(peak), model, str(path), float(shift), widened, risk)
+                for peak, model, path, shift, widened in columns
+            ]
+        except Exception:
+            self._metrics.step_failures.labels(resource).inc()
+            log.exception("forecast of the peaks failed", resource=resource)
+            return
+        self._books[resource] = _Book(history.at, {name: index for index, name in enumerate(ask.names)}, peaks)
+        self._tell(resource, engine.scores())
+        for note in step.notes:
+            log.warning("forecast engine", resource=resource, note=note)
+
+    def _engine(self, resource: Resource) -> EngineLike:
+        if resource not in self._engines:
+            self._engines[resource] = self._build(resource)
+        return self._engines[resource]
+
+    def _keep(self) -> None:
+        self._saved = self._clock.now().monotonic
+        for resource, engine in self._engines.items():
+            self._save(state_key(resource), engine.state())
+
+    def _look(self, look: Look) -> _Seen:
+        at = look.usage["cpu"].at
+        if self._seen is None or self._seen.at != at or self._seen.names != look.names:
+            windows = {resource: look.usage[resource].usage[-_FALLBACK_SLOTS:] for resource in RESOURCES}
+            self._seen = _Seen(
+                at,
+                list(look.names),
+                {name: np.fmax.reduce(rows, axis=0, initial=np.nan).astype(float) for name, rows in windows.items()},
+                {name: np.count_nonzero(~np.isnan(rows), axis=0) * _SLOT for name, rows in windows.items()},
+            )
+        return self._seen
+
+    def _count(self, found: Mapping[Resource, list[Peak]]) -> None:
+        self._metrics.paths.clear()
+        for resource, peaks in found.items():
+            counts: dict[tuple[str, str], int] = {}
+            for peak in peaks:
+                key = (peak.origin.path, peak.origin.model)
+                counts[key] = counts.get(key, 0) + 1
+            for (path, model), count in counts.items():
+                self._metrics.paths.labels(resource, path, model).set(count)
+            self._metrics.widened.labels(resource).set(sum(bool(peak.origin.widened) for peak in peaks))
+
+    def _tell(self, resource: Resource, scores: Sequence[ScoreLike]) -> None:
+        for score in scores:
+            labels = (resource, score.model)
+            self._metrics.model_violation.labels(*labels).set(score.violation)
+            self._metrics.model_reserve.labels(*labels).set(score.reserve)
+            self._metrics.model_decisions.labels(*labels).set(score.decisions)
+            self._metrics.model_shift.labels(*labels).set(score.shift)
+            self._metrics.champion.labels(*labels).set(1 if score.champion else 0)
+
+
+def state_key(resource: Resource) -> str:
+    """Name under which the state of an engine is kept."""
+    return f"engine/{resource}"
+
+
+def _peak(amount: float, model: str, path: str, shift: float, widened: str, risk: float) -> Peak:
+    if path in _COLD_PATHS or np.isnan(amount):
+        return _UNSEEN
+    origin = Origin(
+        path=path, model=model, risk=risk, shift=round(shift, 4) if np.isfinite(shift) else None, widened=widened
+    )
+    return Peak(amount, origin, cold=False)
+
+
+def _raised(kept: Peak, opened: float, seen: float) -> Peak:
+    """A kept peak and what has been seen since; a cold one has nothing but what was seen."""
+    if kept.cold:
+        return dataclasses.replace(kept, amount=seen)
+    if kept.amount is None or not opened > kept.amount:
+        return kept
+    return dataclasses.replace(kept, amount=opened)
+
+
+def _fallback(seen: float, covered: float, cold_seconds: float) -> Peak:
+    if np.isnan(seen):
+        return _UNSEEN
+    if covered < cold_seconds:
+        return Peak(seen, Origin(path=REQUESTS), cold=True)
+    return Peak(seen, Origin(path=STALE, model="window_max"), cold=False)
