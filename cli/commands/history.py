@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App, common_options, examples
-from cli.exits import FAILED, OK
+from cli.exits import FAILED, OK, USAGE, CommandError
 
 if TYPE_CHECKING:
     from predictor.history import History
@@ -93,6 +93,7 @@ def import_(app: App, /, dry_run: bool, history_dir: str | None, **options: Any)
     A second run goes on where the first one ended, and changes nothing that Slacktide measured itself. The exit code
     is 1 when something could not be had.
     """
+    _need_predictor()
     from predictor.history import open_history
     from predictor.prometheus.client import Client, Manners
     from predictor.prometheus.importer import Importer
@@ -209,6 +210,7 @@ def _advise(app: App, outcome: Outcome) -> None:
 @click.pass_obj
 def info(app: App, history_dir: str | None) -> None:
     """Say what the history holds: nodes, the days that are covered, gaps, bytes."""
+    _need_predictor()
     from cli.imported import holding
 
     history = _existing(_directory(app, history_dir))
@@ -249,6 +251,7 @@ def info(app: App, history_dir: str | None) -> None:
 @click.pass_obj
 def export(app: App, out: str, kind: str, resource: str, begin: str | None, history_dir: str | None) -> None:
     """Write the history to a Parquet file: time, series, node, usage, request."""
+    _need_predictor()
     from cli.times import moment
     from predictor.export import export_history
 
@@ -258,6 +261,15 @@ def export(app: App, out: str, kind: str, resource: str, begin: str | None, hist
         app.out.document({"path": out, "rows": rows})
     else:
         app.out.say(f"{rows} rows written to {out}")
+
+
+def _need_predictor() -> None:
+    """Raises CommandError where the packages of the predictor are not installed."""
+    try:
+        import duckdb  # noqa: F401 - only whether it is there
+        import numpy  # noqa: F401, ICN001 - only whether it is there
+    except ImportError as error:
+        raise CommandError(f"{error}; this command needs: pip install 'slacktide[predictor]'", USAGE) from error
 
 
 def _directory(app: App, asked: str | None) -> str:
