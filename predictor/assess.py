@@ -48,6 +48,7 @@ class Knowledge:
     sold         batch requests of the BE pods bound to the node, None when pods are not known
     closed       why nothing more is to be sold there, whatever the numbers say; empty when it may
     zones        NUMA zones with their capacity, none when the agent does not say
+    mid_sold     requests of the mid tier, below which what it is given never falls
     pinned       what LS pods that are bound to a zone take, by zone id
     """
 
@@ -62,6 +63,7 @@ class Knowledge:
     newcomers: Newcomers = NOBODY
     closed: str = ""
     zones: tuple[Zone, ...] = ()
+    mid_sold: Amount = UNKNOWN
     pinned: dict[int, Amount] = dataclasses.field(default_factory=dict)
 
 
@@ -89,7 +91,7 @@ def assess(known: Knowledge, at: float, rules: AssessRules, bounds: NodeBounds) 
         terms=_terms(known, demands, answers, bounds),
         closed=_closed(known, answers),
         zones=split(known.zones, reclaimable, known.pinned, _both(answers, "needed")),
-        mid=_mid(demands, answers, rules.mid_cap_percent),
+        mid=_mid(known.mid_sold, demands, answers, rules.mid_cap_percent),
         horizon_seconds=rules.horizon_seconds,
     )
 
@@ -135,12 +137,17 @@ def _closed(known: Knowledge, answers: tuple[Reclaim, Reclaim]) -> str:
     )
 
 
-def _mid(demands: tuple[Demand, Demand], answers: tuple[Reclaim, Reclaim], cap_percent: float | None) -> Amount:
-    """What LS pods asked for and are not expected to use, cut to what the node has left beside reserve and need."""
+def _mid(
+    sold: Amount, demands: tuple[Demand, Demand], answers: tuple[Reclaim, Reclaim], cap_percent: float | None
+) -> Amount:
+    """What LS pods asked for and are not expected to use, cut to what the node has left beside reserve and need.
+
+    Never below what mid pods hold, nor unknown: a kubelet that restarts would reject them.
+    """
     if cap_percent is None:
         return UNKNOWN
     cpu, memory = (_mid_part(demand, answer, cap_percent) for demand, answer in zip(demands, answers, strict=True))
-    return Amount(cpu_millis=cpu, memory_bytes=memory)
+    return Amount(cpu_millis=larger(cpu, sold.cpu_millis), memory_bytes=larger(memory, sold.memory_bytes))
 
 
 def _mid_part(demand: Demand, answer: Reclaim, cap_percent: float) -> int | None:

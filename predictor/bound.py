@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from slacktide.errors import QuantityError
 from slacktide.forecast import Amount
-from slacktide.names import MID_CPU, MID_MEMORY
+from slacktide.names import KOORDINATOR_PLACEMENT_ANNOTATION, MID_CPU, MID_MEMORY
 from slacktide.objects import Pod, is_terminal, is_terminating, owner_group
 from slacktide.resources import batch_request, requests_of
 from slacktide.settings import ResourceNames
@@ -27,6 +29,8 @@ class LsPod:
     requested  its plain requests, those of the mid tier included; 0 for one that it does not name
     started    seconds since the epoch at which its node began with it; None when that is not said
     leaving    its deletion has begun
+    mid        what of it is of the mid tier
+    zone       NUMA zone that it is bound to; None when it is bound to none, or nobody says
     """
 
     uid: str
@@ -34,11 +38,14 @@ class LsPod:
     requested: Amount
     started: float | None
     leaving: bool
+    mid: Amount = _NOTHING
+    zone: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bound:
-    """Sums over the pods of one node: `sold` over BE pods, `requested` (plain requests) over the LS pods `pods`.
+    """Sums over the pods of one node: `sold` over BE pods, `requested` (plain requests) and `mid` (those of the mid
+    tier, part of them) over the LS pods `pods`.
 
     A sum with a pod that could not be read is not known.
     """
@@ -46,6 +53,7 @@ class Bound:
     sold: Amount = _NOTHING
     requested: Amount = _NOTHING
     pods: tuple[LsPod, ...] = ()
+    mid: Amount = _NOTHING
 
 
 UNKNOWN: Final = Bound(Amount(), Amount())
@@ -116,6 +124,8 @@ def _ls_pod(pod: Pod) -> LsPod:
         ),
         started=_seconds(pod.status.start_time or pod.metadata.creation_timestamp),
         leaving=is_terminating(pod),
+        mid=Amount(cpu_millis=asked.get(MID_CPU, 0), memory_bytes=asked.get(MID_MEMORY, 0)),
+        zone=_zone(pod.metadata.annotations.get(KOORDINATOR_PLACEMENT_ANNOTATION, "")),
     )
 
 
@@ -124,7 +134,12 @@ def _summed(asked: list[_Asked | None]) -> Bound:
     if len(known) < len(asked):
         return UNKNOWN
     pods = tuple(one.pod for one in known if one.pod is not None)
-    return Bound(_sum(one.sold for one in known if one.sold is not None), _sum(pod.requested for pod in pods), pods)
+    return Bound(
+        _sum(one.sold for one in known if one.sold is not None),
+        _sum(pod.requested for pod in pods),
+        pods,
+        _sum(pod.mid for pod in pods),
+    )
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:
@@ -134,6 +149,36 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
         cpu += amount.cpu_millis or 0
         memory += amount.memory_bytes or 0
     return Amount(cpu_millis=cpu, memory_bytes=memory)
+
+
+class _ZonePlace(msgspec.Struct):
+    node: int
+
+
+class _Placement(msgspec.Struct, rename="camel"):
+    """The part of Koordinator's annotation that says where a pod's CPUs are."""
+
+    numa_node_resources: list[_ZonePlace] = []
+
+
+def _zone(annotation: str) -> int | None:
+    """The one NUMA zone of a pod whose CPUs are in one."""
+    if not annotation:
+        return None
+    try:
+        places = msgspec.json.decode(annotation, type=_Placement).numa_node_resources
+    except msgspec.MsgspecError:
+        return None
+    return places[0].node if len(places) == 1 else None
+
+
+def pinned(pods: Iterable[LsPod]) -> dict[int, Amount]:
+    """What LS pods that are bound to a zone ask for, by zone."""
+    by_zone: dict[int, list[Amount]] = {}
+    for pod in pods:
+        if pod.zone is not None:
+            by_zone.setdefault(pod.zone, []).append(pod.requested)
+    return {zone: _sum(amounts) for zone, amounts in by_zone.items()}
 
 
 def _seconds(timestamp: str | None) -> float | None:

@@ -27,6 +27,7 @@ from predictor.pods import Home, PodUse
 from predictor.samples import Sample
 from predictor.slots import SLOT_SECONDS, OpenSlots, Rows, slot_of
 from predictor.store.columns import PodHours, PodReport
+from slacktide.forecast import Zone
 
 MEMBER_DAYS: Final = 7.0
 SETTLED_SLOTS: Final = 12
@@ -45,14 +46,15 @@ class _Node:
     measured: float | None = None
     heard: float | None = None
     closed: str = ""
+    zones: tuple[Zone, ...] = ()
     changed_slot: int = _LONG_AGO
 
-    def take(self, sample: Sample, measured: float, closed: str) -> bool:
+    def take(self, sample: Sample, measured: float, closed: str, zones: tuple[Zone, ...]) -> bool:
         """Whether the agent closed the node with this sample."""
         closes = False
         if self.heard is None or measured > self.heard:
             closes = bool(closed) and not self.closed
-            self.heard, self.closed = measured, closed
+            self.heard, self.closed, self.zones = measured, closed, zones
         if self.measured is not None and measured <= self.measured:
             return closes
         if self.latest is None or _complete(sample) or not _complete(self.latest):
@@ -73,6 +75,7 @@ class FleetView:
     measured     monotonic time at which its window ended, None likewise
     heard        monotonic time at which the window of the newest sample of any kind ended, None likewise
     closed       why the agent asked that nothing more be sold, by its newest sample of any kind; empty when it may
+    zones        NUMA zones of each node by that sample, none where there is one or they are not known
     settled      (nodes,) neither did a pod of another kind come nor were rows corrected for an hour
     pods         the members of `cpu` and `memory`; a pod that came after the newest complete slot is not among them
     """
@@ -87,6 +90,7 @@ class FleetView:
     measured: list[float | None]
     heard: list[float | None]
     closed: list[str]
+    zones: list[tuple[Zone, ...]]
     settled: npt.NDArray[np.bool_]
     pods: Pods
 
@@ -124,11 +128,18 @@ class Fleet:
         self._on_news = on_news
 
     def observe(
-        self, name: str, sample: Sample, measured: float, closed: str = "", pods: Sequence[PodUse] = ()
+        self,
+        name: str,
+        sample: Sample,
+        measured: float,
+        closed: str = "",
+        pods: Sequence[PodUse] = (),
+        zones: tuple[Zone, ...] = (),
     ) -> None:
         """Take a sample whose window ended at monotonic time `measured`. Repeats and re-orders change nothing.
 
-        `closed` is why its agent asks that nothing more be sold there; `pods` are its LS and SYSTEM pods.
+        `closed` is why its agent asks that nothing more be sold there; `pods` are its LS and SYSTEM pods, `zones` its
+        NUMA zones with what each has.
         """
         with self._lock:
             node = self._nodes.get(name) or self._create(name)
@@ -143,7 +154,7 @@ class Fleet:
                 if changes:
                     self._correct(changes, slot)
             news = node.measured is None or measured - node.measured > self._silence
-            closes = node.take(sample, measured, closed)
+            closes = node.take(sample, measured, closed, zones)
         if news or closes:
             self._on_news()
 
@@ -237,6 +248,7 @@ class Fleet:
                 [node.measured for node in nodes],
                 [node.heard for node in nodes],
                 [node.closed for node in nodes],
+                [node.zones for node in nodes],
                 last - np.asarray([node.changed_slot for node in nodes], dtype=np.int64) >= SETTLED_SLOTS,
                 closed.pods,
             )

@@ -14,7 +14,7 @@ import numpy as np
 
 from predictor.assess import AssessRules, Knowledge, Peak, assess
 from predictor.board import Board, Entry
-from predictor.bound import UNKNOWN, Bound, BoundPods
+from predictor.bound import UNKNOWN, Bound, BoundPods, pinned
 from predictor.clock import Clock, Instant
 from predictor.crowds import Crowds, Moment
 from predictor.fleet import Fleet, FleetView
@@ -266,6 +266,9 @@ class Forecaster:
             allocatable=allocatable,
             sold=asked.sold,
             closed=_closed(view.closed[index], node, allocatable),
+            zones=view.zones[index],
+            mid_sold=asked.mid,
+            pinned=pinned(asked.pods) if view.zones[index] else {},
         )
 
     def _measure(self, turn: _Pass, name: str, forecast: Forecast, published: Amount | None) -> None:

@@ -22,6 +22,7 @@ from predictor.clock import Clock, Instant
 from predictor.conflicts import NO_CONFLICT, Conflict, ConflictRules, changed, watched
 from predictor.metrics import Metrics
 from predictor.publish import Cause, Decision, Publication, PublishRules, Standing, decide_publication
+from predictor.settings import PredictorSettings
 from slacktide import forecast as wire
 from slacktide.cluster import NODES
 from slacktide.cluster.errors import ClusterError, NotFound, Unreachable
@@ -81,6 +82,12 @@ class Names:
 
     batch: ResourceNames
     mid: ResourceNames | None = None
+
+
+def names_of(settings: PredictorSettings) -> Names:
+    """The names by the settings."""
+    mid = settings.mid
+    return Names(settings.resources, ResourceNames(cpu=mid.cpu, memory=mid.memory) if mid.enabled else None)
 
 
 @dataclasses.dataclass(slots=True)

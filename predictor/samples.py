@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from predictor.pods import PodUse
+from slacktide.forecast import Amount, Zone
 from slacktide.v1 import usage_pb2
 
 CAPACITY_TOLERANCE: Final = 1.1
@@ -18,6 +19,9 @@ CAPACITY_TOLERANCE: Final = 1.1
 
 MAX_WINDOW_MILLIS: Final = 3_600_000
 """A longer window says nothing about a peak."""
+
+MAX_ZONES: Final = 64
+"""NUMA zones of one machine that are believed; more would burst the annotation."""
 
 MAX_NAME_LENGTH: Final = 253
 """Longest node name that the Kubernetes API allows."""
@@ -124,6 +128,19 @@ def read_pods(message: usage_pb2.Sample) -> list[PodUse]:
             PodUse(pod.uid, pod.namespace, pod.name, cpu, memory, *requested, "system" if tier == _SYSTEM else "ls")
         )
     return pods
+
+
+def read_zones(message: usage_pb2.Sample) -> tuple[Zone, ...]:
+    """The NUMA zones of the node by id, each once; none where a machine has one or more than anybody builds."""
+    if not message.zones:
+        return ()
+    sizes = {zone.id: _resources(zone.capacity) for zone in message.zones[:MAX_ZONES]}
+    if len(message.zones) > MAX_ZONES or any((part or 0) > _LARGEST for size in sizes.values() for part in size):
+        return ()
+    return tuple(
+        Zone(id=zone, capacity=Amount(cpu_millis=cpu, memory_bytes=memory))
+        for zone, (cpu, memory) in sorted(sizes.items())
+    )
 
 
 def judge(sample: Sample, limits: Limits) -> tuple[Refusal, str] | None:

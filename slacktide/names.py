@@ -26,6 +26,9 @@ EVICTABLE_ANNOTATION: Final = "slacktide.io/evictable"
 KOORDINATOR_EVICTION_LABEL: Final = "koordinator.sh/eviction-enabled"
 """Koordinator's pod label; here only `false` counts, as an opt-out, since a BE pod may be evicted without one."""
 
+KOORDINATOR_PLACEMENT_ANNOTATION: Final = "scheduling.koordinator.sh/resource-status"
+"""Koordinator's pod annotation that names the CPUs and NUMA zones that a pod was given."""
+
 FORECAST_ANNOTATION: Final = "slacktide.io/forecast"
 """Node annotation that carries `slacktide.forecast.Forecast` as JSON."""
 

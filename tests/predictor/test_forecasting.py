@@ -19,15 +19,14 @@ from predictor.history import Window
 from predictor.metrics import Metrics
 from predictor.peaks import Peaks
 from predictor.pods import PodUse
-from predictor.publisher import Names, Publisher
-from predictor.settings import ForecastSettings, PoolSettings, PredictorSettings
+from predictor.publisher import Publisher, names_of
+from predictor.settings import ForecastSettings, MidSettings, PoolSettings, PredictorSettings
 from predictor.slots import slot_of
 from slacktide import forecast as wire
 from slacktide.cluster.errors import Conflict, NotFound, Unreachable
-from slacktide.forecast import Amount, Freshness, Origin
+from slacktide.forecast import Amount, Freshness, Origin, Zone
 from slacktide.names import BATCH_CPU, BATCH_MEMORY, FORECAST_ANNOTATION, MID_CPU, MID_MEMORY
 from slacktide.objects import Node, Pod
-from slacktide.settings import ResourceNames
 from tests.predictor.support import FakeClock, TwinEngine, make_sample
 
 GIB = 1 << 30
@@ -140,7 +139,7 @@ class Stage:
             self.peaks,
             self.board,
             self.cluster,
-            Publisher(self.cluster, Names(ResourceNames()), self.clock, self.metrics, self.warn),
+            Publisher(self.cluster, names_of(self.settings), self.clock, self.metrics, self.warn),
             lambda: self.leader,
             self.retired.append,
             self.settings,
@@ -687,6 +686,46 @@ def test_pools_zones_and_the_mid_tier(cluster, clock, metrics):
     assert cluster.amounts("n1") == (str(CPU), str(MEMORY))
     assert cluster.amounts("n2") == (str(32000 - 8000 - 4500), str(64 * GIB // 10))
     assert (cluster.forecast("n1").terms.pool, cluster.forecast("n2").terms.pool) == ("", "gold")
+
+
+def test_zones_of_unlike_size_share_what_is_needed_by_size_and_a_pinned_pod_burdens_its_own(stage, cluster, clock):
+    # peers.md, row 26 (Katalyst cccc115a): split equally, the small zone was sold far too much.
+    zones = (
+        Zone(id=0, capacity=Amount(cpu_millis=24000)),
+        Zone(id=1, capacity=Amount(cpu_millis=8000)),
+    )
+    placed = '{"cpuset":"24-27","numaNodeResources":[{"node":1,"resources":{"cpu":"4"}}]}'
+    cluster.add_pod(
+        "db",
+        requests={"cpu": "4"},
+        started=clock.wall + OLD,
+        annotations={"scheduling.koordinator.sh/resource-status": placed},
+    )
+    end = int(clock.wall * 1000)
+    stage.fleet.observe("n1", make_sample(1, end), clock.monotonic, "", [use("db", 4000)], zones)
+    stage.turn()
+    found = {zone.id: zone.reclaimable.cpu_millis for zone in cluster.forecast().zones}
+    # 500 of SYSTEM and 1600 of reserve by size, db where it is.
+    assert found == {0: 24000 - 1575, 1: 8000 - 4000 - 525}
+    assert sum(found.values()) == CPU
+    assert [zone.reclaimable.memory_bytes for zone in cluster.forecast().zones] == [None, None]
+
+
+def test_the_mid_tier_gets_what_ls_asked_for_and_will_not_use_when_it_is_on(cluster, clock, metrics):
+    stage = Stage(cluster, clock, metrics, mid=MidSettings(enabled=True, cap_percent=50.0))
+    cluster.add_pod("old", requests={"cpu": "20", "memory": "10Gi"}, started=clock.wall + OLD)
+    stage.sample(pods=[use("old", 4000)])
+    stage.turn()
+    status = cluster.bodies["n1"]["status"]
+    # Requests of 20 and SYSTEM of 0.5 against a need of 4.5 cores, and half of the node at most.
+    assert status["capacity"][MID_CPU] == status["allocatable"][MID_CPU] == "16000"
+    assert cluster.forecast().mid.cpu_millis == 16000
+    stage.run(2, ls_cpu_mean=9000, pods=[use("old", 9000)])
+    assert status["capacity"][MID_CPU] == str(20500 - 9500)
+    # Never below what mid pods hold.
+    cluster.add_pod("mid", requests={MID_CPU: "13000"}, started=clock.wall + OLD)
+    stage.run(2, ls_cpu_mean=25000, pods=[use("old", 12000), use("mid", 13000)])
+    assert status["capacity"][MID_CPU] == "13000"
 
 
 # What stands in the way of publishing.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.samples import Limits, Refusal, judge, judge_origin, read
+from predictor.samples import Limits, Refusal, judge, judge_origin, read, read_zones
 from slacktide.v1 import usage_pb2
 from tests.predictor.support import WALL_MILLIS, make_sample
 
@@ -89,3 +89,19 @@ def test_a_maximum_below_its_mean_is_the_mean():
 def test_use_of_one_tier_that_is_missing_makes_the_sum_missing():
     assert make_sample(1, system_cpu_mean=None).protected_cpu_mean is None
     assert make_sample(1).protected_cpu_mean == 4500
+
+
+def test_zones_are_read_once_each_and_absurd_ones_are_none():
+    def message(*zones):
+        return usage_pb2.Sample(
+            zones=[usage_pb2.Zone(id=zone, capacity=usage_pb2.Resources(cpu_millis=cpu)) for zone, cpu in zones]
+        )
+
+    assert read_zones(message()) == ()
+    zones = read_zones(message((1, 8000), (0, 24000), (1, 9000)))
+    assert [(zone.id, zone.capacity.cpu_millis, zone.capacity.memory_bytes) for zone in zones] == [
+        (0, 24000, None),
+        (1, 9000, None),
+    ]
+    assert read_zones(message(*((zone, 1) for zone in range(65)))) == ()
+    assert read_zones(message((0, 1), (1, 2**63))) == ()
