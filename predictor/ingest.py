@@ -15,19 +15,17 @@ import collections
 import dataclasses
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Final, Protocol
-
-from msgspec import Meta
+from typing import Final, Protocol
 
 from predictor.clock import Clock, Instant
 from predictor.fleet import Fleet
 from predictor.history import Batch
+from predictor.ingest_settings import IngestSettings
 from predictor.metrics import Metrics
 from predictor.pods import PodUse
 from predictor.reporters import Bucket, ClockSkew
-from predictor.samples import Limits, Sample, judge, judge_origin, judge_pods, read, read_pods
+from predictor.samples import Limits, Sample, judge, judge_origin, judge_pods, read, read_pods, read_zones
 from slacktide.observe import get_logger
-from slacktide.settings import Settings
 from slacktide.v1 import usage_pb2
 
 log = get_logger("predictor.ingest")
@@ -45,7 +43,6 @@ _MOST_REPORTERS: Final = 100_000
 """Nodes whose clock and share are remembered; the one that spoke first goes first."""
 
 _TOLD_SKEW_MILLIS: Final = 500
-_RELOADABLE: Final = {"reloadable": True}
 
 Read = Callable[[], Awaitable[usage_pb2.ReportRequest | None]]
 Write = Callable[[usage_pb2.ReportResponse], Awaitable[None]]
@@ -61,17 +58,6 @@ class BatchWriter(Protocol):
     def submit(self, batch: Batch, done: Callable[[bool], None], /) -> bool:
         """Queue a batch; False when there is no room."""
         ...
-
-
-class IngestSettings(Settings, frozen=True):
-    """How much one node may send. A spool that is replayed is slowed down to this, nothing is dropped."""
-
-    node_samples_per_second: Annotated[
-        float, Meta(gt=0, le=100_000, description="samples a second that one node may send for long", extra=_RELOADABLE)
-    ] = 100.0
-    node_burst_samples: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="samples that one node may send at once", extra=_RELOADABLE)
-    ] = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -319,7 +305,7 @@ class _Stream:
             verdict = judge(sample, limits) or judge_pods(pods, sample)
             if verdict is None:
                 good.append(sample)
-                self._observe(request.node, sample, pods, message.closed, now.monotonic - _age(sent, sample))
+                self._observe(request.node, sample, pods, message, now.monotonic - _age(sent, sample))
                 continue
             kind, words = verdict
             self._shared.metrics.refused.labels(kind).inc()
@@ -328,8 +314,11 @@ class _Stream:
             log.warning("samples refused", node=request.node, count=len(refusals), first=refusals[0].reason)
         return good, refusals, highest
 
-    def _observe(self, node: str, sample: Sample, pods: list[PodUse], closed: str, measured: float) -> None:
-        self._shared.fleet.observe(node, sample, measured, closed[:_CLOSED_CHARACTERS], pods)
+    def _observe(
+        self, node: str, sample: Sample, pods: list[PodUse], message: usage_pb2.Sample, measured: float
+    ) -> None:
+        closed = message.closed[:_CLOSED_CHARACTERS]
+        self._shared.fleet.observe(node, sample, measured, closed, pods, read_zones(message))
 
     def _submit(self, batch: Batch, pending: _Pending) -> bool:
         settled, news = self._shared.settled, self._news

@@ -22,7 +22,7 @@ from predictor.metrics import Metrics
 from predictor.models import UnknownModel, create
 from predictor.models.base import Model
 from predictor.peaks import Peaks, Resource, state_key
-from predictor.publisher import Names, Publisher
+from predictor.publisher import Publisher, names_of
 from predictor.service import RpcServer
 from predictor.settings import PredictorSettings
 from predictor.storage import set_aside
@@ -33,7 +33,6 @@ from slacktide.errors import SettingsError
 from slacktide.names import SYSTEM_NAMESPACE
 from slacktide.objects import Node, Pod
 from slacktide.observe import Daemon, run_daemon
-from slacktide.settings import ResourceNames
 
 LEASE_NAME: Final = "slacktide-predictor"
 ABOUT: Final = "Receives usage from the agents, forecasts the peak of each node and publishes what may be sold."
@@ -141,9 +140,10 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
 
     def rules() -> IngestRules:
         now = daemon.settings
-        return IngestRules(now.max_skew_seconds, now.retention_days)
+        return IngestRules(now.max_skew_seconds, now.retention_days, now.ingest)
 
-    server = RpcServer(settings.listen, Ingest(writer, fleet, rules, clock, metrics), board)
+    ingest = Ingest(writer, fleet, rules, clock, metrics)
+    server = RpcServer(settings.listen, ingest, board, daemon.health.not_ready)
     client = connect(settings.cluster, user_agent="slacktide-predictor", metrics=cluster_metrics)
     nodes = Informer(client, NODES, on_add=waker.tell, name="nodes", metrics=cluster_metrics)
     pods = Informer(client, PODS, field_selector="spec.nodeName!=", name="pods", metrics=cluster_metrics)
@@ -161,7 +161,7 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
         peaks,
         board,
         objects,
-        Publisher(client, _names(settings), clock, metrics, warn),
+        Publisher(client, names_of(settings), clock, metrics, warn),
         lambda: elector.is_leader,
         writer.retire,
         settings,
@@ -204,11 +204,6 @@ def _peaks(
     return Peaks(build, run, writer.save_state, clock, metrics)
 
 
-def _names(settings: PredictorSettings) -> Names:
-    mid = settings.mid
-    return Names(settings.resources, ResourceNames(cpu=mid.cpu, memory=mid.memory) if mid.enabled else None)
-
-
 def _writer(settings: PredictorSettings, clock: SystemClock, metrics: Metrics, fleet: Fleet) -> Writer:
     directory, max_bytes = settings.history_dir, settings.history_max_bytes
     place = Place(lambda: open_history(directory, max_bytes), lambda: set_aside(directory))
@@ -219,7 +214,7 @@ def _writer(settings: PredictorSettings, clock: SystemClock, metrics: Metrics, f
         settings.forecast.window_days,
         max_bytes,
     )
-    return Writer(place, rules, clock, metrics, fleet.restore)
+    return Writer(place, rules, clock, metrics, fleet.restore, fleet.restore_pods, fleet.take_pods)
 
 
 class _Waker:

@@ -18,7 +18,8 @@ from predictor.board import Board, Entry
 from predictor.clock import SystemClock
 from predictor.fleet import Fleet
 from predictor.history import Appended, open_history
-from predictor.ingest import Ingest, IngestRules, IngestSettings
+from predictor.ingest import Ingest, IngestRules
+from predictor.ingest_settings import IngestSettings
 from predictor.service import OPTIONS, RpcServer
 from predictor.storage import HistoryError, set_aside
 from predictor.writer import Place, Writer, WriterRules
