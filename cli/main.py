@@ -22,6 +22,8 @@ COMMANDS: Final = (
     "logs",
     "rm",
     "top",
+    "forecast",
+    "explain",
     "doctor",
     "agent",
     "history",

@@ -108,6 +108,7 @@ def _terms(
         now=Amount(cpu_millis=demands[0].now, memory_bytes=demands[1].now),
         sold=known.sold,
         requested=Amount(cpu_millis=demands[0].requested, memory_bytes=demands[1].requested),
+        allocatable=known.allocatable,
         held=_both(answers, "held"),
         newcomers=_both(answers, "newcomers"),
         newcomer_pods=count,

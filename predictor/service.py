@@ -261,6 +261,7 @@ def to_wire(entry: Entry) -> forecast_pb2.NodeForecast:
         pool=terms.pool,
         zones=[_zone(zone) for zone in forecast.zones],
         mid=_resources(forecast.mid),
+        allocatable=_resources(terms.allocatable),
     )
 
 

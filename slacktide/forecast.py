@@ -59,6 +59,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every term of the reclaimable amount, so that each number explains itself (predictor.reclaim has the formula).
 
     capacity         what the node has; `reserve` of it is never sold
+    allocatable      what the node object lets pods use; never more than it less the need is sold
     held             what the node object keeps from pods (capacity - allocatable) and SYSTEM does not use now
     peak, now        LS + SYSTEM: expected within the horizon, and in the newest sample
     newcomers        added for LS pods that are too young to know, `newcomer_pods` of them
@@ -76,6 +77,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     now: Amount
     sold: Amount
     requested: Amount = UNKNOWN
+    allocatable: Amount = UNKNOWN
     held: Amount = UNKNOWN
     newcomers: Amount = UNKNOWN
     newcomer_pods: int = 0

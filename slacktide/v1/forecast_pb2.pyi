@@ -135,6 +135,7 @@ class NodeForecast(_message.Message):
     POOL_FIELD_NUMBER: _builtins.int
     ZONES_FIELD_NUMBER: _builtins.int
     MID_FIELD_NUMBER: _builtins.int
+    ALLOCATABLE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     at_unix_millis: _builtins.int
     """When it was computed, by the predictor's clock."""
@@ -209,6 +210,10 @@ class NodeForecast(_message.Message):
     def mid(self) -> _usage_pb2.Resources:
         """What the mid tier may hold, where it is switched on."""
 
+    @_builtins.property
+    def allocatable(self) -> _usage_pb2.Resources:
+        """What the node object lets pods use."""
+
     def __init__(
         self,
         *,
@@ -239,10 +244,11 @@ class NodeForecast(_message.Message):
         pool: _builtins.str = ...,
         zones: _abc.Iterable[Global___ZoneForecast] | None = ...,
         mid: _usage_pb2.Resources | None = ...,
+        allocatable: _usage_pb2.Resources | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fading", b"_fading", "_risk", b"_risk", "cap", b"cap", "capacity", b"capacity", "cpu_origin", b"cpu_origin", "fading", b"fading", "floor", b"floor", "held", b"held", "memory_origin", b"memory_origin", "mid", b"mid", "newcomers", b"newcomers", "now", b"now", "peak", b"peak", "published", b"published", "reclaimable", b"reclaimable", "requested", b"requested", "reserve", b"reserve", "risk", b"risk", "sold", b"sold"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fading", b"_fading", "_risk", b"_risk", "allocatable", b"allocatable", "cap", b"cap", "capacity", b"capacity", "cpu_origin", b"cpu_origin", "fading", b"fading", "floor", b"floor", "held", b"held", "memory_origin", b"memory_origin", "mid", b"mid", "newcomers", b"newcomers", "now", b"now", "peak", b"peak", "published", b"published", "reclaimable", b"reclaimable", "requested", b"requested", "reserve", b"reserve", "risk", b"risk", "sold", b"sold"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fading", b"_fading", "_risk", b"_risk", "at_unix_millis", b"at_unix_millis", "cap", b"cap", "capacity", b"capacity", "closed", b"closed", "cpu_origin", b"cpu_origin", "fading", b"fading", "floor", b"floor", "held", b"held", "horizon_seconds", b"horizon_seconds", "memory_origin", b"memory_origin", "mid", b"mid", "model", b"model", "newcomer_pods", b"newcomer_pods", "newcomers", b"newcomers", "node", b"node", "note", b"note", "now", b"now", "peak", b"peak", "pool", b"pool", "published", b"published", "reclaimable", b"reclaimable", "requested", b"requested", "reserve", b"reserve", "risk", b"risk", "sold", b"sold", "ttl_millis", b"ttl_millis", "zones", b"zones"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fading", b"_fading", "_risk", b"_risk", "allocatable", b"allocatable", "at_unix_millis", b"at_unix_millis", "cap", b"cap", "capacity", b"capacity", "closed", b"closed", "cpu_origin", b"cpu_origin", "fading", b"fading", "floor", b"floor", "held", b"held", "horizon_seconds", b"horizon_seconds", "memory_origin", b"memory_origin", "mid", b"mid", "model", b"model", "newcomer_pods", b"newcomer_pods", "newcomers", b"newcomers", "node", b"node", "note", b"note", "now", b"now", "peak", b"peak", "pool", b"pool", "published", b"published", "reclaimable", b"reclaimable", "requested", b"requested", "reserve", b"reserve", "risk", b"risk", "sold", b"sold", "ttl_millis", b"ttl_millis", "zones", b"zones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fading: _TypeAlias = _typing.Literal["fading"]  # noqa: Y015
     _WhichOneofArgType__fading: _TypeAlias = _typing.Literal["_fading", b"_fading"]  # noqa: Y015

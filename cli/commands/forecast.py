@@ -1,0 +1,33 @@
+"""`slacktide forecast`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from cli.app import App, common_options, examples
+
+
+@click.command("forecast", epilog=examples("slacktide forecast", "slacktide forecast -o json | jq '.nodes[].room'"))
+@common_options
+@click.pass_obj
+def command(app: App) -> None:
+    """List nodes: what they have, are expected to need, have sold and may still sell, and what the forecast is by.
+
+    Amounts are CPU in cores / memory. `slacktide explain node NODE` says how each comes about.
+    """
+    from cli.forecasts import COLUMNS, cells, standing
+    from slacktide.cluster import NODES, PODS
+
+    client = app.client()
+    pods = list(client.list(PODS).items)
+    now = time.time()
+    found = [standing(node, pods, now) for node in client.list(NODES).items]
+    found.sort(key=lambda one: one.node)
+    if app.out.json:
+        app.out.document({"nodes": found})
+    elif found:
+        app.out.table(COLUMNS, [cells(one) for one in found])
+    else:
+        app.out.say("no nodes")

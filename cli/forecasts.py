@@ -1,0 +1,122 @@
+"""Forecasts of the nodes as they stand in the API: annotation, status and what is sold, for the commands."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cli.exits import FAILED, CommandError
+from cli.gather import sold_on
+from cli.output import MISSING
+from cli.podview import show_age, show_bytes, show_cpu
+from slacktide import forecast as wire
+from slacktide.errors import QuantityError
+from slacktide.forecast import Amount, Forecast
+from slacktide.names import BATCH_CPU, BATCH_MEMORY, FORECAST_ANNOTATION
+from slacktide.objects import Node, Pod
+from slacktide.quantity import parse
+
+COLUMNS = ("NODE", "CAPACITY", "PEAK", "NOW", "SOLD", "ROOM", "MODEL", "PATH", "AGE", "REASON")
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. `forecast` is None where none was published, or it cannot be read: `reason` says which.
+
+    `room` is what may still be sold; `published` what stands in the node's status.
+    """
+
+    node: str
+    forecast: Forecast | None
+    sold: Amount
+    room: Amount
+    published: Amount
+    freshness: str
+    age_seconds: float | None
+    reason: str
+
+
+def standing(node: Node, pods: list[Pod], now: float) -> Standing:
+    """What stands on `node` at `now`, in seconds since the epoch."""
+    name = node.metadata.name
+    forecast, reason = _read(node)
+    try:
+        sold = sold_on(name, pods)
+    except QuantityError as error:
+        sold, reason = Amount(), str(error)
+    if forecast is None:
+        room, freshness, age = Amount(), MISSING, None
+    else:
+        room, freshness = wire.room(forecast, sold, now), wire.freshness(forecast, now).value
+        age = now - forecast.at
+        reason = reason or _reason(forecast, freshness)
+    return Standing(
+        node=name,
+        forecast=forecast,
+        sold=sold,
+        room=room,
+        published=_published(node),
+        freshness=freshness,
+        age_seconds=age,
+        reason=reason,
+    )
+
+
+def cells(one: Standing) -> list[str]:
+    """Row of the table; CPU in cores and memory, as `cpu / memory`."""
+    forecast = one.forecast
+    if forecast is None:
+        return [one.node, *[MISSING] * 3, _both(one.sold), *[MISSING] * 4, one.reason]
+    terms = forecast.terms
+    return [
+        one.node,
+        _both(terms.capacity),
+        _both(forecast.peak),
+        _both(terms.now),
+        _both(one.sold),
+        _both(one.room),
+        _pair(terms.cpu.model, terms.memory.model),
+        _pair(terms.cpu.path, terms.memory.path),
+        show_age(None if one.age_seconds is None else max(0.0, one.age_seconds)),
+        one.reason,
+    ]
+
+
+def missing_node(name: str, known: list[str]) -> CommandError:
+    """The error for a node that is not there."""
+    have = ", ".join(sorted(known)[:10]) or "none"
+    return CommandError(f"no node {name!r}; there are: {have}", FAILED)
+
+
+def _read(node: Node) -> tuple[Forecast | None, str]:
+    text = node.metadata.annotations.get(FORECAST_ANNOTATION)
+    if text is None:
+        return None, "no forecast was published yet"
+    try:
+        return wire.decode(text), ""
+    except wire.ForecastError as error:
+        return None, str(error)
+
+
+def _reason(forecast: Forecast, freshness: str) -> str:
+    if forecast.closed:
+        return f"closed: {forecast.closed}"
+    return forecast.terms.note if freshness == "fresh" else freshness
+
+
+def _published(node: Node) -> Amount:
+    cpu, memory = (_amount(node, name) for name in (BATCH_CPU, BATCH_MEMORY))
+    return Amount(cpu_millis=cpu, memory_bytes=memory)
+
+
+def _amount(node: Node, name: str) -> int | None:
+    try:
+        return parse(node.status.allocatable[name]).value()
+    except (KeyError, QuantityError):
+        return None
+
+
+def _both(amount: Amount) -> str:
+    return f"{show_cpu(amount.cpu_millis)} / {show_bytes(amount.memory_bytes)}"
+
+
+def _pair(cpu: str, memory: str) -> str:
+    return (cpu or MISSING) if cpu == memory else f"{cpu or MISSING} / {memory or MISSING}"
