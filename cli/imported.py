@@ -91,6 +91,7 @@ class Told(msgspec.Struct, frozen=True):
     measured_slots: int
     pod_hours: int
     refused_values: int
+    empty_slots: int
     queries: int
     problems: list[str]
     remarks: tuple[str, ...]
@@ -105,6 +106,8 @@ class Told(msgspec.Struct, frozen=True):
             yield f"{self.measured_slots} slots were left as they are: Slacktide measured them itself"
         if self.refused_values:
             yield f"{self.refused_values} values were left out: above what the machine has"
+        if self.empty_slots:
+            yield f"of {self.empty_slots / _SLOTS_A_DAY:.1f} days the server has nothing: they stay a gap"
 
 
 def result(plan: Plan, outcome: Outcome, queries: int) -> Told:
@@ -115,6 +118,7 @@ def result(plan: Plan, outcome: Outcome, queries: int) -> Told:
         measured_slots=outcome.measured,
         pod_hours=outcome.pod_hours,
         refused_values=outcome.refused,
+        empty_slots=outcome.empty_slots,
         queries=queries,
         problems=outcome.problems,
         remarks=plan.survey.remarks,

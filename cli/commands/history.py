@@ -73,7 +73,11 @@ def command() -> None:
 @click.option("--cert-file", metavar="FILE", help="Certificate to show to the server.")
 @click.option("--key-file", metavar="FILE", help="Key of that certificate.")
 @click.option(
-    "--rate", type=click.FloatRange(0.01, 100), default=5.0, show_default=True, help="At most so many queries a second."
+    "--rate",
+    type=click.FloatRange(0.01, 100),
+    default=10.0,
+    show_default=True,
+    help="At most so many queries a second.",
 )
 @click.option(
     "--timeout",

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from predictor.prometheus.errors import PrometheusError
+from predictor.prometheus.errors import Partial, PrometheusError
 
 Labels = dict[str, str]
 Points = npt.NDArray[np.float64]
@@ -78,6 +78,13 @@ def read(body: bytes, where: str) -> Answer:
     if envelope.is_partial:
         missing.append("the answer is marked as partial")
     return Answer(envelope.data.result, tuple(missing))
+
+
+def complete(answer: Answer) -> list[Series]:
+    """The series of an answer. Raises Partial when the server says that some are missing."""
+    if answer.missing:
+        raise Partial(f"the server answered in part only: {'; '.join(answer.missing[:3])}")
+    return answer.series
 
 
 def trouble(body: bytes) -> str:

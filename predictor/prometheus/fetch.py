@@ -8,8 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from predictor.prometheus import queries as q
-from predictor.prometheus.answers import Answer, Points, Series, grid
-from predictor.prometheus.errors import Partial
+from predictor.prometheus.answers import Points, complete, grid
 from predictor.prometheus.plan import Span
 from predictor.prometheus.survey import Asks, Source, Survey
 from predictor.prometheus.tiers import PodName, tiers
@@ -20,9 +19,7 @@ from slacktide.tier import Tier
 _HOUR: Final = 3600
 _LEAST_JOIN_SECONDS: Final = 300
 """kube-state-metrics may be scraped less often than cAdvisor."""
-KSM_NODE: Final = "node"
-"""Label of kube-state-metrics that names the node."""
-_STATES: Final = Source(KSM_NODE)
+_STATES: Final = Source(q.STATES_NODE)
 
 ByNode = dict[str, Points]
 K = TypeVar("K")
@@ -81,13 +78,18 @@ class Fetcher:
         match = q.Match(self.extra, None if shard is None else shard.kubelets)
         return q.Cadvisor(self.survey.cadvisor.label, self.survey.form, match)
 
+    def states(self, shard: Shard | None) -> q.Match:
+        """Conditions for series of kube-state-metrics."""
+        nodes = None if shard is None else tuple(sorted(shard.nodes))
+        return q.Match(self.extra, nodes, self.survey.exported)
+
     def tiers(self, span: Span) -> dict[PodName, Tier]:
         """Tier of the pods in `span` that may not be LS."""
         if self.survey.form is None or not (self.survey.labels or self.survey.requests):
             return {}
         hours = -(-(span.to_second - span.from_second) // _HOUR)
         start = span.to_second - (hours - 1) * _HOUR
-        match = q.Match(self.extra)
+        match = self.states(None)
         # A little more than the step, since a scrape may come late.
         window = _HOUR + _LEAST_JOIN_SECONDS
         found = [
@@ -161,13 +163,6 @@ def halved(
     return of(nodes[:middle]), of(nodes[middle:])
 
 
-def complete(answer: Answer) -> list[Series]:
-    """The series of an answer. Raises Partial when the server says that some are missing."""
-    if answer.missing:
-        raise Partial(f"the server answered in part only: {'; '.join(answer.missing[:3])}")
-    return answer.series
-
-
 class _Piece:
     def __init__(self, fetcher: Fetcher, span: Span, shard: Shard | None) -> None:
         self._fetcher = fetcher
@@ -175,7 +170,7 @@ class _Piece:
         self._span = span
         self._shard = shard
         self._exporters = q.Match(fetcher.extra, None if shard is None else shard.exporters)
-        self._states = q.Match(fetcher.extra, None if shard is None else tuple(sorted(shard.nodes)))
+        self._states = fetcher.states(shard)
         self._step, self._window = survey.step_seconds, survey.window_seconds
         self._cadvisor = fetcher.cadvisor(shard)
         self._tiers = fetcher.tiers(span)
@@ -243,7 +238,7 @@ class _Piece:
         survey, window = self._survey, max(SLOT_SECONDS, self._window)
         if survey.kubelet_capacity:
             return [
-                self._nodes(q.node_capacity(KSM_NODE, self._states, resource, window), _STATES, SLOT_SECONDS)
+                self._nodes(q.node_capacity(self._states, resource, window), _STATES, SLOT_SECONDS)
                 for resource in ("cpu", "memory")
             ]
         if survey.machine_capacity and self._cadvisor is not None:
@@ -277,10 +272,10 @@ class _Piece:
 
     def _asked(self, resource: str, by: tuple[str, ...] = (), condition: str = "") -> str:
         phases = self._survey.phases
-        return q.requested(KSM_NODE, self._states, resource, SLOT_SECONDS, by, phases=phases, condition=condition)
+        return q.requested(self._states, resource, SLOT_SECONDS, by, phases=phases, condition=condition)
 
     def _marked(self, window: float) -> str:
-        return q.marked(q.Match(self._fetcher.extra), max(window, _LEAST_JOIN_SECONDS))
+        return q.marked(self._fetcher.states(None), max(window, _LEAST_JOIN_SECONDS))
 
     def _by_tier(self, expression: str, source: Source | None, step: int) -> tuple[ByNode, ByNode]:
         """Sums over the BE pods and over the SYSTEM pods of each node. `expression` is by pod."""

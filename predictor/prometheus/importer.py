@@ -86,12 +86,19 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What an import did. `problems` is empty when everything that was asked for is there."""
+    """What an import did. `problems` is empty when everything that the server has of what was asked for is there.
+
+    stored, measured  slots of nodes that were written, and that were left since Slacktide measured them itself
+    pod_hours         hours of pods that were written
+    refused           values above what the machine has
+    empty_slots       slots of time of which the server has nothing; they stay open, since it may come back
+    """
 
     stored: int = 0
     measured: int = 0
     pod_hours: int = 0
     refused: int = 0
+    empty_slots: int = 0
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -188,8 +195,8 @@ class _Work(Protocol):
     pods: bool
     multiple: int
 
-    def store(self, span: Span, shard: Shard | None) -> None:
-        """Fetch and store one piece."""
+    def store(self, span: Span, shard: Shard | None) -> bool:
+        """Fetch and store one piece; whether there was anything."""
         ...
 
 
@@ -201,7 +208,7 @@ class _Nodes:
     def __init__(self, fetcher: Fetcher, target: Target, outcome: Outcome) -> None:
         self._fetcher, self._target, self._outcome = fetcher, target, outcome
 
-    def store(self, span: Span, shard: Shard | None) -> None:
+    def store(self, span: Span, shard: Shard | None) -> bool:
         raw = self._fetcher.fetch(span, shard)
         survey = self._fetcher.survey
         columns = columns_of(raw, span, survey.step_seconds, survey.window_seconds)
@@ -210,6 +217,9 @@ class _Nodes:
             did = self._target.import_slots(columns.kinds)
             self._outcome.stored += did.stored
             self._outcome.measured += did.measured
+        elif shard is None:
+            self._outcome.empty_slots += span.slots
+        return bool(columns.kinds)
 
 
 class _Pods:
@@ -220,10 +230,11 @@ class _Pods:
     def __init__(self, fetcher: Fetcher, target: Target, outcome: Outcome) -> None:
         self._fetcher, self._target, self._outcome = fetcher, target, outcome
 
-    def store(self, span: Span, shard: Shard | None) -> None:
+    def store(self, span: Span, shard: Shard | None) -> bool:
         hours = fetch_pods(self._fetcher, span, shard)
         if len(hours.pod):
             self._outcome.pod_hours += self._target.import_pods(hours).stored
+        return len(hours.pod) > 0
 
 
 class _Run:
@@ -271,7 +282,7 @@ class _Run:
     def _piece(self, span: Span, shard: Shard | None) -> bool:
         """Whether all of the piece is stored. Raises PrometheusError when the next one would fare no better."""
         try:
-            self._work.store(span, shard)
+            found = self._work.store(span, shard)
         except TooHeavy as error:
             if not self._client.alive():
                 raise Away(f"{error}; and now it does not answer at all") from error
@@ -279,7 +290,7 @@ class _Run:
         except Partial as error:
             self._outcome.problem(str(error))
             return False
-        if shard is None:
+        if shard is None and found:
             self._done(span, self._work.pods)
         return True
 

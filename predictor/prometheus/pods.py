@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from predictor.prometheus import queries as q
-from predictor.prometheus.answers import Points, grid
-from predictor.prometheus.fetch import KSM_NODE, Fetcher, Shard, complete
+from predictor.prometheus.answers import Points, complete, grid
+from predictor.prometheus.fetch import Fetcher, Shard
 from predictor.prometheus.plan import Span
 from predictor.prometheus.tiers import PodName
 from predictor.slots import SLOT_SECONDS
@@ -64,17 +64,20 @@ class _Hours:
         cpu = self._by_pod(source.pod_cpu(window, q.BY_POD))
         memory = self._by_pod(source.pod_memory(window, q.BY_POD))
         uids, groups = self._uids(), self._groups()
-        columns = _Columns()
+        columns = _Columns(self._first_hour)
         for node, name in sorted({*cpu, *memory}):
-            if tiers.get(name, Tier.LS) is not Tier.LS:
-                continue
-            used = [self._cut(part.get((node, name))) for part in (cpu, memory)]
-            for hour in range(self._hours):
-                uid = uids.get(_There(node, name, self._first_hour + hour), "")
-                if uid:
-                    pod = Pod(uid, *name, node, groups.get(name, ""), "ls", np.nan, np.nan)
-                    columns.add(pod, self._first_hour + hour, used[0][hour] * 1000.0, used[1][hour])
+            if tiers.get(name, Tier.LS) is Tier.LS:
+                hours = self._known(node, name, uids)
+                if hours:
+                    group = groups.get(name, "")
+                    used = [self._cut(part.get((node, name))) for part in (cpu, memory)]
+                    columns.add(name, node, group, hours, used[0] * 1000.0, used[1])
         return columns.done()
+
+    def _known(self, node: str, name: PodName, uids: dict[_There, str]) -> dict[int, str]:
+        """UID of a pod by hour of the span, in the hours in which it is sure."""
+        found = {hour: uids.get(_There(node, name, self._first_hour + hour), "") for hour in range(self._hours)}
+        return {hour: uid for hour, uid in found.items() if uid}
 
     def _by_pod(self, expression: str) -> dict[tuple[str, PodName], Points]:
         """Values by slots, by node and pod."""
@@ -95,9 +98,9 @@ class _Hours:
     def _uids(self) -> dict[_There, str]:
         """UID of each pod in each hour; those of which a name had two are not there."""
         found: defaultdict[_There, set[str]] = defaultdict(set)
-        for labels, hour in self._hourly(q.POD_INFO, 'uid!=""', (KSM_NODE, *q.BY_POD, "uid")):
+        for labels, hour in self._hourly(q.POD_INFO, 'uid!=""', (q.STATES_NODE, *q.BY_POD, "uid")):
             name = PodName(labels.get("namespace", ""), labels.get("pod", ""))
-            found[_There(labels.get(KSM_NODE, ""), name, hour)].add(labels["uid"])
+            found[_There(labels.get(q.STATES_NODE, ""), name, hour)].add(labels["uid"])
         return {there: uids.pop() for there, uids in found.items() if len(uids) == 1}
 
     def _groups(self) -> dict[PodName, str]:
@@ -113,8 +116,8 @@ class _Hours:
 
     def _hourly(self, metric: str, matcher: str, by: tuple[str, ...]) -> Iterator[tuple[dict[str, str], int]]:
         """Label sets of a metric, and each hour in which it had them."""
-        selector = q.select(metric, matcher, *self._fetcher.extra)
-        expression = f"group by ({', '.join(by)}) ({q.highest(selector, _LOOK_SECONDS)})"
+        told = q.state(metric, self._fetcher.states(None), _LOOK_SECONDS, matcher)
+        expression = f"group by ({', '.join(by)}) ({told})"
         start, end = self._ends
         for series in complete(self._fetcher.client.range(expression, start, end, HOUR_SECONDS)):
             present = grid(series, start, HOUR_SECONDS, self._hours)
@@ -135,16 +138,20 @@ def group_of(pod: PodName, kind: str, name: str) -> str:
 class _Columns:
     """Rows that become PodHours."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_hour: int) -> None:
+        self._first_hour = first_hour
         self._pods: dict[str, tuple[int, Pod]] = {}
-        self._rows: list[tuple[int, int, int, float, float, float, float]] = []
+        self._rows: list[tuple[float, ...]] = []
 
-    def add(self, pod: Pod, hour: int, cpu: Points, memory: Points) -> None:
-        """An hour of a pod, from (slots of an hour,) millicores and bytes; nothing when none is known."""
-        known = int(np.count_nonzero(~np.isnan(cpu) | ~np.isnan(memory)))
-        if known:
-            place, _ = self._pods.setdefault(pod.uid, (len(self._pods), pod))
-            self._rows.append((place, hour, known, *_mean_and_highest(cpu), *_mean_and_highest(memory)))
+    def add(self, name: PodName, node: str, group: str, hours: dict[int, str], cpu: Points, memory: Points) -> None:
+        """Hours of a name on a node: UID by hour, (hours, slots of an hour) millicores and bytes."""
+        known = np.count_nonzero(~np.isnan(cpu) | ~np.isnan(memory), axis=1)
+        measures = np.stack([*_mean_and_highest(cpu), *_mean_and_highest(memory)], axis=1).tolist()
+        for hour, uid in hours.items():
+            if known[hour]:
+                pod = Pod(uid, *name, node, group, "ls", np.nan, np.nan)
+                place, _ = self._pods.setdefault(uid, (len(self._pods), pod))
+                self._rows.append((place, self._first_hour + hour, known[hour], *measures[hour]))
 
     def done(self) -> PodHours:
         """All rows as columns."""
@@ -155,6 +162,9 @@ class _Columns:
         return PodHours(pods, *(part.astype(np.int64) for part in table[:3]), *table[3:])
 
 
-def _mean_and_highest(values: Points) -> tuple[float, float]:
-    known = values[~np.isnan(values)]
-    return (float(known.mean()), float(known.max())) if len(known) else (np.nan, np.nan)
+def _mean_and_highest(values: Points) -> tuple[Points, Points]:
+    """(hours,) of (hours, slots of an hour), NaN where no slot is known."""
+    known = np.count_nonzero(~np.isnan(values), axis=1)
+    mean = np.nansum(values, axis=1) / np.maximum(known, 1)
+    highest = np.max(np.where(np.isnan(values), -np.inf, values), axis=1)
+    return np.where(known, mean, np.nan), np.where(known, highest, np.nan)

@@ -54,6 +54,8 @@ BATCH: Final = {
 _IDLE_MODES: Final = "idle|iowait|steal|guest|guest_nice"
 BY_MATCHER: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)(=~|!~|!=|=)([^"]*|"[^"]*")')
 BY_POD: Final = ("namespace", "pod")
+STATES_NODE: Final = "node"
+"""Label of kube-state-metrics that names the node."""
 _MATCHER: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)(=~|!~|!=|=)([^"]*|"[^"]*")')
 _POD: Final = ", ".join(BY_POD)
 
@@ -74,10 +76,15 @@ class Total(enum.StrEnum):
 
 
 class Match(NamedTuple):
-    """Further conditions on series: `extra` as PromQL matchers, the node's label one of `values` (None: any)."""
+    """Further conditions on series: `extra` as PromQL matchers, the node's label one of `values` (None: any).
+
+    exported  kube-state-metrics is scraped without `honor_labels`: what its series are about stands in `exported_pod`
+              and so on, and `pod` is the one of kube-state-metrics itself
+    """
 
     extra: tuple[str, ...] = ()
     values: tuple[str, ...] | None = None
+    exported: bool = False
 
     def all(self, label: str) -> tuple[str, ...]:
         """The matchers; `label` names the node."""
@@ -212,47 +219,55 @@ def quoted_mode(mode: str) -> str:
     return f"mode={quoted(mode)}"
 
 
-def node_capacity(label: str, match: Match, resource: str, window: float) -> str:
+def state(metric: str, match: Match, window: float, *matchers: str) -> str:
+    """Highest sample of a metric of kube-state-metrics in the window, with the labels of what it is about."""
+    # Which of the two labels names the node is not sure then, so series of all nodes are asked for.
+    conditions = match.extra if match.exported else match.all(STATES_NODE)
+    series = highest(select(metric, *matchers, *conditions), window)
+    for name in (STATES_NODE, *BY_POD, "container") if match.exported else ():
+        series = f'label_replace({series}, "{name}", "$1", "exported_{name}", "(.+)")'
+    return series
+
+
+def node_capacity(match: Match, resource: str, window: float) -> str:
     """What the kubelet says the node has."""
-    series = highest(select(NODE_CAPACITY, f"resource={quoted(resource)}", *match.all(label)), window)
-    return f"max by ({label}) ({series})"
+    series = state(NODE_CAPACITY, match, window, f"resource={quoted(resource)}")
+    return f"max by ({STATES_NODE}) ({series})"
 
 
 def requested(
-    label: str, match: Match, resource: str, window: float, by: Sequence[str] = (), *, phases: bool, condition: str = ""
+    match: Match, resource: str, window: float, by: Sequence[str] = (), *, phases: bool, condition: str = ""
 ) -> str:
     """Requests per node (and what `by` names) of pods that are not over."""
-    series = highest(select(REQUESTS, f"resource={quoted(resource)}", *match.all(label)), window)
-    pods = f"sum by ({label}, {_POD}) (max by ({label}, {_POD}, container) ({series}))"
+    series = state(REQUESTS, match, window, f"resource={quoted(resource)}")
+    pods = f"sum by ({STATES_NODE}, {_POD}) (max by ({STATES_NODE}, {_POD}, container) ({series}))"
     if phases:
-        living = highest(select(POD_PHASE, 'phase=~"Pending|Running"', *match.extra), window)
+        living = state(POD_PHASE, match._replace(values=None), window, 'phase=~"Pending|Running"')
         pods = f"({pods}) and on ({_POD}) (max by ({_POD}) ({living}) > 0)"
     if condition:
         pods = f"({pods}) and on ({_POD}) ({condition})"
-    return f"sum by ({', '.join((label, *by))}) ({pods})"
+    return f"sum by ({', '.join((STATES_NODE, *by))}) ({pods})"
 
 
 def marks_by_label(match: Match, window: float) -> str:
     """Pods that may be of another tier than LS, with those of their labels that speak for a tier."""
-    known = [select(POD_LABELS, f'{TIER_LABEL}!=""', *match.extra)]
-    known += [select(POD_LABELS, f'{name}!=""', *match.extra) for name in QOS_LABELS]
-    either = " or ".join(highest(selector, window) for selector in known)
-    of_marked = f"({either}) and on ({_POD}) ({marked(match, window)})"
+    known = (state(POD_LABELS, match, window, f'{name}!=""') for name in (TIER_LABEL, *QOS_LABELS))
+    of_marked = f"({' or '.join(known)}) and on ({_POD}) ({marked(match, window)})"
     return f"group by ({_POD}, {', '.join((TIER_LABEL, *QOS_LABELS))}) ({of_marked})"
 
 
 def marks_by_request(match: Match, window: float) -> str:
     """Pods that ask for batch resources, with the names of these."""
-    return f"group by ({_POD}, resource) ({highest(_batch_selector(match.extra), window)})"
+    return f"group by ({_POD}, resource) ({_batch(match, window)})"
 
 
 def marked(match: Match, window: float) -> str:
     """Pods that a label or a request may make another tier than LS: a condition for other expressions."""
-    selectors = [select(POD_LABELS, f'{TIER_LABEL}=~"(?i:be|system)"', *match.extra)]
-    selectors += [select(POD_LABELS, f'{name}=~"BE|SYSTEM"', *match.extra) for name in QOS_LABELS]
-    selectors.append(_batch_selector(match.extra))
-    return f"group by ({_POD}) ({' or '.join(highest(selector, window) for selector in selectors)})"
+    either = [state(POD_LABELS, match, window, f'{TIER_LABEL}=~"(?i:be|system)"')]
+    either += [state(POD_LABELS, match, window, f'{name}=~"BE|SYSTEM"') for name in QOS_LABELS]
+    either.append(_batch(match, window))
+    return f"group by ({_POD}) ({' or '.join(either)})"
 
 
-def _batch_selector(extra: Sequence[str]) -> str:
-    return select(REQUESTS, f'resource=~"{"|".join(BATCH)}"', *extra)
+def _batch(match: Match, window: float) -> str:
+    return state(REQUESTS, match, window, f'resource=~"{"|".join(BATCH)}"')

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from predictor.prometheus import queries as q
-from predictor.prometheus.answers import Answer, newest
+from predictor.prometheus.answers import Answer, complete, newest
 from predictor.prometheus.errors import PrometheusError
 from predictor.slots import SLOT_SECONDS
 
@@ -23,6 +23,9 @@ _SCRAPES_SECONDS: Final = 900.0
 _PAIR_STEP: Final = 6 * 3600.0
 _BOTH_SHARE: Final = 0.05
 """Where fewer pods than this have a cgroup and no container, these are pods that just start or end."""
+_LOOKS_BACK: Final = (0.0, 3600.0, 6 * 3600.0, 24 * 3600.0, 72 * 3600.0, 168 * 3600.0)
+_MIXED_SHARE: Final = 0.05
+_ROOT_SHARE: Final = 0.9
 _STEPS: Final = (5, 6, 10, 12, 15, 20, 25, 30, 50, 60)
 """Divisors of a slot that windows may be apart."""
 _LEAST_STEP: Final = 15.0
@@ -73,6 +76,7 @@ class Survey(NamedTuple):
 
     step_seconds    time between two windows
     window_seconds  length of a window
+    exported        kube-state-metrics is scraped without `honor_labels` (see `queries.Match`)
     remarks         what is missing, what that means, and what helps
     """
 
@@ -89,6 +93,7 @@ class Survey(NamedTuple):
     labels: bool
     pods: bool
     owners: bool
+    exported: bool
     scrape_seconds: float
     step_seconds: int
     window_seconds: int
@@ -125,26 +130,35 @@ class _Surveyor:
         self._since = since
         self._at = at
         self._extra = extra
+        self._states_node = q.STATES_NODE
         self._remarks: list[str] = []
 
     def run(self, node_label: str | None, step: int | None) -> Survey:
+        self._at = self._newest_data()
+        exported = bool(self._count(q.POD_INFO, 'exported_pod!=""'))
+        if self._count(q.NODE_INFO, 'exported_node!=""'):
+            self._states_node = "exported_node"
         self._one_cluster()
+        self._one_address()
         containers = self._count(q.CPU, *q.POD_MATCHERS[q.Form.CONTAINERS])
         alone = self._alone() if containers else self._count(q.CPU, *q.POD_MATCHERS[q.Form.PODS])
-        known = frozenset(self._values(q.NODE_INFO, "node"))
-        roots = self._count(q.CPU, 'id="/"')
+        known = frozenset(self._values(q.NODE_INFO, self._states_node))
         kubelets = self._source(q.CPU, 'pod!=""' if containers or alone else 'id="/"', node_label, known)
         exporters = self._source(q.NODE_CPU, 'mode="idle"', node_label, known)
         nodes = frozenset().union(*(found.nodes for found in (kubelets, exporters) if found))
-        scrape = self._scrape('id="/"' if roots else 'pod!=""' if kubelets else "", nodes)
+        cpu, memory = (
+            self._total(metric, other, kubelets, exporters)
+            for metric, other in ((q.CPU, (q.NODE_CPU, 'mode="idle"')), (q.MEMORY, (q.NODE_MEMORY_FREE,)))
+        )
+        scrape = self._scrape(kubelets is not None, q.Total.EXPORTER in (cpu, memory))
         chosen = step or step_for(scrape, len(nodes))
         found = Survey(
             nodes=tuple(sorted(nodes)),
             cadvisor=kubelets.source if kubelets else None,
             exporter=exporters.source if exporters else None,
             form=None if not (containers or alone) else _form(containers, alone),
-            total_cpu=q.Total.ROOT if roots else q.Total.EXPORTER if exporters else None,
-            total_memory=self._total_memory(exporters is not None),
+            total_cpu=cpu,
+            total_memory=memory,
             kubelet_capacity=bool(self._count(q.NODE_CAPACITY)),
             machine_capacity=bool(self._count(q.MACHINE_CPU)),
             requests=bool(self._count(q.REQUESTS, 'resource="cpu"')),
@@ -152,6 +166,7 @@ class _Surveyor:
             labels=bool(self._count(q.POD_LABELS)),
             pods=bool(self._count(q.POD_INFO, 'uid!=""')),
             owners=bool(self._count(q.POD_OWNER)),
+            exported=exported or self._states_node != q.STATES_NODE,
             scrape_seconds=scrape,
             step_seconds=chosen,
             window_seconds=window_for(scrape, chosen),
@@ -159,6 +174,19 @@ class _Surveyor:
         )
         self._judge(found)
         return found._replace(remarks=tuple(self._remarks))
+
+    def _newest_data(self) -> float:
+        """The newest moment, of a few that are tried, at which there is something to look at."""
+        expression = f"count({q.select(q.CPU, *self._extra)}) or count({q.select(q.NODE_CPU, *self._extra)})"
+        for back in _LOOKS_BACK:
+            at = self._at - back
+            if at > self._since and complete(self._client.instant(expression, at)):
+                return at
+        raise PrometheusError(
+            f"from {stamp(self._since)} to {stamp(self._at)} the server has neither {q.CPU} (cAdvisor, part of the "
+            f"kubelet) nor {q.NODE_CPU} (node-exporter): scrape one of them, check --match, or set --from and --to to "
+            "a time when there was one"
+        )
 
     def _one_cluster(self) -> None:
         for label in ("cluster", "cluster_id", "k8s_cluster"):
@@ -169,6 +197,18 @@ class _Surveyor:
                     f"{', ...' if len(found) > 5 else ''}), whose nodes would mix: choose one with "
                     f"--match '{label}={q.quoted(found[0])}'"
                 )
+
+    def _one_address(self) -> None:
+        """Two nodes of one name are two clusters, except while a node is replaced."""
+        node = self._states_node
+        selector = q.select(q.NODE_INFO, 'internal_ip!=""', *self._extra)
+        pairs = f"group by ({node}, internal_ip) ({selector})"
+        several = self._number(f"count(count by ({node}) ({pairs}) > 1)")
+        if several > 1 and several > _MIXED_SHARE * self._number(f"count(group by ({node}) ({pairs}))"):
+            raise PrometheusError(
+                f"{several} nodes have two addresses each in {q.NODE_INFO}: series of several clusters mix; choose one "
+                "with --match 'LABEL=VALUE'"
+            )
 
     def _source(self, metric: str, matcher: str, asked: str | None, known: frozenset[str]) -> _Found | None:
         """Where `metric` names its nodes, and which it has now; None when there is no such metric."""
@@ -197,15 +237,20 @@ class _Surveyor:
     def _instances(self, known: frozenset[str]) -> Source:
         return Source(
             "instance",
-            self._pairs(q.NODE_INFO, "internal_ip", "node"),
+            self._pairs(q.NODE_INFO, "internal_ip", self._states_node),
             self._pairs(q.NODE_NAMES, "instance", "nodename"),
             known,
         )
 
-    def _total_memory(self, exporters: bool) -> q.Total | None:
-        if self._count(q.MEMORY, 'id="/"'):
-            return q.Total.ROOT
-        return q.Total.EXPORTER if exporters and self._count(q.NODE_MEMORY_FREE) else None
+    def _total(
+        self, metric: str, other: tuple[str, ...], kubelets: _Found | None, exporters: _Found | None
+    ) -> q.Total | None:
+        """What stands for whole nodes: root cgroups, unless clearly more nodes have a node-exporter."""
+        roots = len(self._values(metric, kubelets.source.label, 'id="/"')) if kubelets else 0
+        exported = len(self._values(other[0], exporters.source.label, *other[1:])) if exporters else 0
+        if not roots and not exported:
+            return None
+        return q.Total.ROOT if roots >= _ROOT_SHARE * exported else q.Total.EXPORTER
 
     def _judge(self, found: Survey) -> None:
         """Say what is missing, what that means, and what helps."""
@@ -250,41 +295,44 @@ class _Surveyor:
         return self._number(f"count({q.select(metric, *matchers, *self._extra)})")
 
     def _number(self, expression: str) -> int:
-        series = self._client.instant(expression, self._at).series
+        series = complete(self._client.instant(expression, self._at))
         value = newest(series[0]) if series else math.nan
         return 0 if math.isnan(value) else round(value)
 
     def _values(self, metric: str, label: str, *matchers: str) -> list[str]:
         """Values of `label`, without the empty one."""
         expression = f"group by ({label}) ({q.select(metric, *matchers, *self._extra)})"
-        found = (series.metric.get(label, "") for series in self._client.instant(expression, self._at).series)
+        found = (series.metric.get(label, "") for series in complete(self._client.instant(expression, self._at)))
         return sorted(value for value in found if value)
 
     def _pairs(self, metric: str, key: str, value: str) -> dict[str, str]:
         """`value` by `key`, of all that were there in the time that is imported; of several the newest."""
         expression = f"group by ({key}, {value}) ({q.select(metric, *self._extra)})"
-        found = self._client.range(expression, self._since, self._at, _PAIR_STEP).series
+        found = complete(self._client.range(expression, self._since, self._at, _PAIR_STEP))
         newest_last = sorted(found, key=lambda series: series.values[-1][0] if series.values else 0.0)
         pairs = ((series.metric.get(key), series.metric.get(value)) for series in newest_last)
         return {left: right for left, right in pairs if left and right}
 
-    def _scrape(self, matcher: str, nodes: frozenset[str]) -> float:
-        """Seconds between two samples of a node: the median. Raises PrometheusError when there is nothing to read."""
-        if not nodes:
-            raise PrometheusError(
-                f"at {stamp(self._at)} the server has neither {q.CPU} (cAdvisor, part of the kubelet) nor {q.NODE_CPU} "
-                "(node-exporter): scrape one of them, check --match, or set --to to a time when there was one"
-            )
-        metric, matchers = (q.CPU, [matcher]) if matcher else (q.NODE_CPU, ['mode="idle"'])
-        selector = q.select(metric, *matchers, *self._extra)
-        count = self._number(f"10 * quantile(0.5, count_over_time({selector}[{q.seconds(_SCRAPES_SECONDS)}]) > 1)")
-        if count:
-            # The window holds one sample more than intervals when it happens to begin on one.
-            return _SCRAPES_SECONDS / (count / 10 - 0.5)
+    def _scrape(self, kubelets: bool, exporters: bool) -> float:
+        """Seconds between two samples: the median, of the slower source. Raises PrometheusError."""
+        read = [(q.CPU, 'id="/"'), (q.CPU, 'pod!=""')] if kubelets else []
+        found = next((seconds for metric, matcher in read if (seconds := self._interval(metric, matcher))), 0.0)
+        if exporters or not kubelets:
+            found = max(found, self._interval(q.NODE_CPU, 'mode="idle",cpu="0"'))
+        if found:
+            return found
         raise PrometheusError(
-            f"{metric} has fewer than two samples in the {_SCRAPES_SECONDS / 60:.0f} minutes before "
+            f"there are fewer than two samples of a series in the {_SCRAPES_SECONDS / 60:.0f} minutes before "
             f"{stamp(self._at)}: set --to to a time when the cluster was scraped"
         )
+
+    def _interval(self, metric: str, matcher: str) -> float:
+        """Median seconds between two samples, 0.0 when there are none."""
+        selector = q.select(metric, matcher, *self._extra)
+        counted = f"count_over_time({selector}[{q.seconds(_SCRAPES_SECONDS)}]) > 1"
+        count = self._number(f"10 * quantile(0.5, {counted})")
+        # The window holds one sample more than intervals when it happens to begin on one.
+        return _SCRAPES_SECONDS / (count / 10 - 0.5) if count else 0.0
 
 
 def stamp(at: float) -> str:

@@ -93,7 +93,7 @@ def inside(step: int, window: int) -> npt.NDArray[np.bool_]:
 def to_slots(values: Points, step: int, window: int) -> Slots:
     """What stands for slots, from (nodes, windows) of whole slots."""
     each = SLOT_SECONDS // step
-    cut = values.reshape(values.shape[0], -1, each)[:, :, inside(step, window)]
+    cut = values.reshape(values.shape[0], values.shape[1] // each, each)[:, :, inside(step, window)]
     known = np.count_nonzero(~np.isnan(cut), axis=2)
     enough = known >= LEAST_SHARE * cut.shape[2]
     ranked = np.sort(cut, axis=2)

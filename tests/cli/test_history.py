@@ -18,7 +18,7 @@ from tests.predictor.prometheus.fake import Fake, Said, forwarded
 from tests.predictor.prometheus.server import MISSING, Prometheus, Text
 
 SLOTS = 12
-RANGE = ("--from", str(BEGIN), "--to", str(BEGIN + SLOTS * SLOT))
+RANGE = ("--from", str(BEGIN), "--to", str(BEGIN + SLOTS * SLOT), "--rate", "100")
 
 
 @pytest.fixture(scope="module")

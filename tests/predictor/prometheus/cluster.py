@@ -130,31 +130,54 @@ class Past:
         )
         self._series("container_memory_working_set_bytes", labels, lambda at: _times(load.working_set(at), share))
 
-    def states(self, pods: Iterable[PodOf], capacity: Mapping[str, tuple[float, float]]) -> None:
-        """What kube-state-metrics tells."""
+    def states(
+        self,
+        pods: Iterable[PodOf],
+        capacity: Mapping[str, tuple[float, float]],
+        *,
+        reporter: Mapping[str, str] | None = None,
+    ) -> None:
+        """What kube-state-metrics tells. `reporter`: it is scraped without honor_labels, and these are its own."""
         for node, amounts in capacity.items():
-            self._series("kube_node_info", {"node": node, "internal_ip": address(node)}, lambda _: 1.0)
+            self._state("kube_node_info", {"node": node, "internal_ip": address(node)}, lambda _: 1.0, reporter)
             for resource, amount in zip(("cpu", "memory"), amounts, strict=True):
                 labels = {"node": node, "resource": resource}
-                self._series("kube_node_status_capacity", labels, lambda _, amount=amount: amount)
+                self._state("kube_node_status_capacity", labels, lambda _, amount=amount: amount, reporter)
         for pod in pods:
-            self._pod(pod)
+            self._pod(pod, reporter)
 
-    def _pod(self, pod: PodOf) -> None:
+    def info(self, node: str, internal_ip: str) -> None:
+        """Another node of the same name."""
+        self._series("kube_node_info", {"node": node, "internal_ip": internal_ip}, lambda _: 1.0)
+
+    def _state(
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        value: Callable[[float], float | None],
+        reporter: Mapping[str, str] | None,
+    ) -> None:
+        own = reporter or {}
+        moved = {f"exported_{label}" if label in own else label: text for label, text in labels.items()}
+        self._series(name, {**moved, **own}, value)
+
+    def _pod(self, pod: PodOf, reporter: Mapping[str, str] | None) -> None:
         def there(at: float, value: float = 1.0) -> float | None:
             return None if pod.load.working_set(at) is None else value
 
-        self._series("kube_pod_info", {**pod.where, "node": pod.node}, there)
-        self._series("kube_pod_labels", {**pod.where, **pod.labels}, there)
+        def tell(name: str, labels: Mapping[str, str], value: float = 1.0) -> None:
+            self._state(name, {**pod.where, **labels}, lambda at: there(at, value), reporter)
+
+        tell("kube_pod_info", {"node": pod.node})
+        tell("kube_pod_labels", pod.labels)
         for phase in ("Pending", "Running", "Succeeded"):
-            is_it = float(phase == pod.phase)
-            self._series("kube_pod_status_phase", {**pod.where, "phase": phase}, lambda at, v=is_it: there(at, v))
+            tell("kube_pod_status_phase", {"phase": phase}, float(phase == pod.phase))
         if pod.owner:
             owner = {"owner_kind": pod.owner[0], "owner_name": pod.owner[1], "owner_is_controller": "true"}
-            self._series("kube_pod_owner", {**pod.where, **owner}, there)
+            tell("kube_pod_owner", owner)
         for resource, amount in pod.requests.items():
-            labels = {**pod.where, "node": pod.node, "container": "main", "resource": resource}
-            self._series("kube_pod_container_resource_requests", labels, lambda at, v=amount: there(at, v))
+            labels = {"node": pod.node, "container": "main", "resource": resource}
+            tell("kube_pod_container_resource_requests", labels, amount)
 
     def exporter(self, totals: Mapping[str, Load], capacity: Mapping[str, tuple[float, float]]) -> None:
         """What node-exporter tells of the same nodes, by instance only."""

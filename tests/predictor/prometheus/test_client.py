@@ -203,11 +203,12 @@ def test_what_does_not_pass_is_said_at_once_with_a_remedy(ask, said, words):
     with pytest.raises(PrometheusError, match=words) as refused:
         client.instant("up", 1.0)
     assert type(refused.value) is PrometheusError
-    assert len(fake.asked) == 1
+    assert [asked.method for asked in fake.asked] == (["POST", "GET"] if said.status == 403 else ["POST"])
 
 
-def test_a_proxy_that_lets_only_get_through_is_asked_by_get(ask):
-    fake, client = ask(lambda asked: Said(405, b"") if asked.method == "POST" else Said())
+@pytest.mark.parametrize("status", [403, 405, 501])
+def test_a_proxy_that_lets_only_get_through_is_asked_by_get(ask, status):
+    fake, client = ask(lambda asked: Said(status, b"") if asked.method == "POST" else Said())
     client.instant("up", 1.0)
     client.instant("up", 2.0)
     assert [asked.method for asked in fake.asked] == ["POST", "GET", "GET"]

@@ -118,6 +118,24 @@ def write(text):
     write_replicas(text)
     pods = the_pods()
     ls = [pod for pod in pods if not pod.labels]
+    past = Past(text, SLOTS, "dishonoured")
+    past.cadvisor(pods)
+    past.roots(whole(pods))
+    reporter = {"namespace": "monitoring", "pod": "ksm-0", "node": "node-2", "container": "ksm", "instance": "10.0.9.9"}
+    past.states(pods, CAPACITY, reporter=reporter)
+
+    past = Past(text, SLOTS, "mixed")
+    past.cadvisor([pod for pod in ls if pod.node == "node-1"])
+    past.cadvisor([pod for pod in ls if pod.node == "node-2"], containers=False)
+    past.roots(whole(ls))
+
+    past = Past(text, SLOTS, "two under one name")
+    past.roots(whole(ls))
+    past.states((), CAPACITY)
+    for node in CAPACITY:
+        past.use({"node": node, "id": "/", "container": "", "pod": ""}, Load([1.0] * SLOTS, flat(10)))
+        past.info(node, "10.1.1.1")
+
     past = Past(text, SLOTS, "cgroups of pods")
     past.cadvisor(ls, containers=False)
     past.roots(whole(ls))
@@ -226,7 +244,7 @@ def close(millis):
 EVERY = {(node, slot) for node in CAPACITY for slot in range(SLOTS)}
 
 
-@pytest.mark.parametrize("cluster", ["replicas", "exporter"])
+@pytest.mark.parametrize("cluster", ["replicas", "exporter", "dishonoured"])
 def test_imported_use_is_the_known_use(run, cluster):
     found = run(cluster)
     survey = found.plan.survey
@@ -251,8 +269,9 @@ def test_imported_use_is_the_known_use(run, cluster):
         assert row["imported"]
 
 
-def test_requests_are_those_of_ls_pods_that_are_not_over(run):
-    rows = run("replicas").rows
+@pytest.mark.parametrize("cluster", ["replicas", "dishonoured"])
+def test_requests_are_those_of_ls_pods_that_are_not_over(run, cluster):
+    rows = run(cluster).rows
     for slot in range(SLOTS):
         api = 1000 if 4 <= slot < 20 else 0
         assert rows["node-1", slot]["ls_requested_cpu"] == 2000 + api
@@ -262,8 +281,9 @@ def test_requests_are_those_of_ls_pods_that_are_not_over(run):
         assert rows["node-2", slot]["ls_requested_cpu"] == 500
 
 
-def test_pods_are_imported_by_hours_with_uid_and_group(run):
-    found = run("replicas")
+@pytest.mark.parametrize("cluster", ["replicas", "dishonoured"])
+def test_pods_are_imported_by_hours_with_uid_and_group(run, cluster):
+    found = run(cluster)
     table = {}
     for part in found.hours:
         for place, hour, slots, mean, highest in zip(
@@ -285,12 +305,13 @@ def test_pods_are_imported_by_hours_with_uid_and_group(run):
     assert table["api", 0][0].group == ""
 
 
-@pytest.mark.parametrize("cluster", ["cgroups of pods", "instances"])
+@pytest.mark.parametrize("cluster", ["cgroups of pods", "instances", "mixed"])
 def test_pods_without_containers_and_nodes_by_instance(run, cluster):
     found = run(cluster)
     assert found.outcome.problems == []
     assert set(found.rows) == EVERY
-    assert (found.plan.survey.form is q.Form.PODS) == (cluster == "cgroups of pods")
+    forms = {"cgroups of pods": q.Form.PODS, "instances": q.Form.CONTAINERS, "mixed": q.Form.BOTH}
+    assert found.plan.survey.form is forms[cluster]
     ls = [pod for pod in the_pods() if not pod.labels]
     for (node, slot), row in found.rows.items():
         assert row["ls_cpu_p90"] == close(cores(ls, node, slot))
@@ -369,13 +390,32 @@ def test_series_of_two_clusters_do_not_mix(server, tmp_path):
         Run(tmp_path, server.url, wish("gap", extra=()))
 
 
+def test_nodes_of_two_clusters_under_one_name_do_not_mix(server, tmp_path):
+    with pytest.raises(PrometheusError, match="2 nodes have two addresses each"):
+        Run(tmp_path, server.url, wish("two under one name"))
+
+
+def test_a_server_that_ends_early_is_looked_at_where_it_has_something(run):
+    found = run("gap", to_second=BEGIN + SLOTS * SLOT + 3000)
+    assert found.outcome.complete
+    assert max(slot for _, slot in found.rows) == SLOTS - 1
+
+
+def test_a_time_of_which_nothing_is_there_stays_open(run, monkeypatch):
+    monkeypatch.setattr("predictor.prometheus.importer._POINTS", 0)  # pieces of an hour
+    found = run("gap", from_second=BEGIN - 2 * 3600)
+    assert found.outcome.complete
+    assert found.outcome.empty_slots == 24
+    assert run("gap", from_second=BEGIN - 2 * 3600).plan.nodes == [(FIRST - 24, FIRST)]
+
+
 def test_a_wrong_node_label_is_refused_with_the_names(server, tmp_path):
     with pytest.raises(PrometheusError, match=r"does not name the nodes.*--node-label"):
         Run(tmp_path, server.url, wish("replicas", node_label="namespace"))
 
 
 def test_a_time_without_any_samples_is_refused(server, tmp_path):
-    with pytest.raises(PrometheusError, match="at 2023-11-14T"):
+    with pytest.raises(PrometheusError, match=r"from 2023-11-14T21:15Z to .* has neither"):
         Run(tmp_path, server.url, wish("gap", from_second=1_700_000_000 - 3600, to_second=1_700_000_000))
 
 
