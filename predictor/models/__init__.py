@@ -13,9 +13,11 @@ from predictor.models.base import Model
 from slacktide.errors import SlacktideError
 
 _MODULES: Final = {
+    "boosted": "predictor.models.boosted",
     "histogram": "predictor.models.histogram",
     "holt_winters": "predictor.models.holt_winters",
     "n_sigma": "predictor.models.n_sigma",
+    "quantile_regression": "predictor.models.quantile_regression",
     "rc_percentile": "predictor.models.rc_percentile",
     "window_max": "predictor.models.window_max",
 }

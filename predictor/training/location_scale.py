@@ -1,0 +1,139 @@
+"""Fits the model `boosted`: trees for where the peak is, trees for how far it strays, and the price of each risk.
+
+Deviations are those of out-of-fold locations, and the price is fitted on out-of-fold locations and deviations: inside
+the folds they were fitted on, trees know the answer and look better than they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import lightgbm
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+
+from predictor.models.base import Floats
+from predictor.models.boosted import priced_terms
+from predictor.models.trees import Trees
+from predictor.training.convert import trees_of
+from predictor.training.rows import FOLDS, Rows
+
+RISKS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+
+_ROUNDS: Final = 200
+_PARAMETERS: Final[Mapping[str, Any]] = {
+    "num_leaves": 15,
+    "learning_rate": 0.07,
+    "min_data_in_leaf": 200,
+    "max_bin": 63,
+    "feature_fraction": 0.2,
+    "bagging_fraction": 0.5,
+    "bagging_freq": 1,
+    "lambda_l2": 10.0,
+    "seed": 7,
+    "deterministic": True,
+    "force_row_wise": True,
+    "num_threads": 1,
+    "verbosity": -1,
+}
+_LEAST_RESIDUAL: Final = 0.001
+"""Added to deviations: their logarithm is fitted, and a constant series has none."""
+_FIRST_PRICE: Final = (1.0, 2.0, -0.4)
+_STEPS: Final = (0.1, 0.7, 0.4)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fitted:
+    """location, deviation: trees (deviation: of the logarithm). price (risks, 4)."""
+
+    location: Trees
+    deviation: Trees
+    price: Floats
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outside:
+    """Out-of-fold terms of one trace's rows, (terms, rows), beside the rows."""
+
+    rows: Rows
+    terms: Floats
+
+
+def fit(traces: Mapping[str, Rows]) -> tuple[Fitted, dict[str, Outside]]:
+    """Weights from the rows of all traces, each trace weighing the same, and what was said out of fold."""
+    rows = list(traces.values())
+    peaks = [part.peak for part in rows]
+    location, inside = _outside(rows, peaks, "l2")
+    strayed = [np.abs(part.peak - said) + _LEAST_RESIDUAL for part, said in zip(rows, inside, strict=True)]
+    deviation, spread = _outside(rows, strayed, "gamma")
+    outside = {
+        name: Outside(part, priced_terms(at, np.exp(by)))
+        for name, part, at, by in zip(traces, rows, inside, spread, strict=True)
+    }
+    return Fitted(location, deviation, prices(list(outside.values()))), outside
+
+
+def _outside(rows: Sequence[Rows], targets: Sequence[Floats], objective: str) -> tuple[Trees, list[Floats]]:
+    """Trees fitted on all rows, and what those fitted on the other folds say of each fold (raw scores)."""
+    said = [np.empty(len(target)) for target in targets]
+    for fold in range(FOLDS):
+        trees = _fit_trees(rows, targets, [part.fold != fold for part in rows], objective)
+        for part, out in zip(rows, said, strict=True):
+            mine = part.fold == fold
+            out[mine] = trees.predict(part.table[mine])
+    return _fit_trees(rows, targets, [np.ones(len(part.peak), dtype=np.bool_) for part in rows], objective), said
+
+
+def _fit_trees(
+    rows: Sequence[Rows], targets: Sequence[Floats], kept: Sequence[npt.NDArray[np.bool_]], objective: str
+) -> Trees:
+    table = np.concatenate([part.table[mine] for part, mine in zip(rows, kept, strict=True)])
+    target = np.concatenate([values[mine] for values, mine in zip(targets, kept, strict=True)])
+    weight = np.concatenate([np.full(mine.sum(), 1.0 / max(1, mine.sum())) for mine in kept])
+    data = lightgbm.Dataset(table, target, weight=weight / weight.mean(), params=dict(_PARAMETERS))
+    return trees_of(lightgbm.train({**_PARAMETERS, "objective": objective}, data, _ROUNDS))
+
+
+def prices(parts: Sequence[Outside]) -> Floats:
+    """(risks, terms): for each risk the weights that leave most to sell when each trace is shifted to that risk.
+
+    The constant then brings the pooled traces to the risk.
+    """
+    fitted = np.empty((len(RISKS), 4))
+    start = np.array(_FIRST_PRICE)
+    for place in reversed(range(len(RISKS))):
+        risk = RISKS[place]
+        simplex = start + np.vstack([np.zeros(3), np.diag(_STEPS)])
+        found = minimize(
+            _unsold,
+            start,
+            args=(parts, risk),
+            method="Nelder-Mead",
+            options={"maxfev": 200, "initial_simplex": simplex},
+        )
+        start = found.x
+        residual = np.concatenate([part.rows.peak - start @ part.terms[1:] for part in parts])
+        weight = np.concatenate([np.full(len(part.rows.peak), 1.0 / len(part.rows.peak)) for part in parts])
+        fitted[place] = _weighted_quantile(residual, weight, 1.0 - risk), *start
+    return fitted
+
+
+def _unsold(price: Floats, parts: Sequence[Outside], risk: float) -> float:
+    """Share of the requests that is not sold, mean over traces, when each is shifted to exactly `risk`."""
+    total = 0.0
+    for part in parts:
+        said = price @ part.terms[1:]
+        residual = part.rows.peak - said
+        rank = int((1.0 - risk) * len(residual))
+        shifted = said + np.partition(residual, rank)[rank]
+        total += float(np.mean(np.clip(shifted / part.rows.limit, 0.0, 1.0)))
+    return total / len(parts)
+
+
+def _weighted_quantile(values: Floats, weight: Floats, share: float) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weight[order])
+    return float(values[order][np.searchsorted(reached, share * reached[-1])])

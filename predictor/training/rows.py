@@ -1,0 +1,132 @@
+"""Rows to fit on: features of nodes packed of the traces' series, and how their next peaks turned out.
+
+Nodes are packed within a fold of the series, so that rows of one fold never hold a series of another. A user's nodes
+often have a short history; so decisions are also made as if nothing older than a random number of hours was known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks import traces
+from predictor.backtest.nodes import fold_of
+from predictor.backtest.pack import Packing, pack, packed
+from predictor.backtest.replay import Replay, decision_slots, decisions
+from predictor.models.base import HOUR_SECONDS, Floats, History, Integers, Members
+from predictor.models.features import features
+
+FOLDS: Final = 3
+_SHORTEST_HOURS: Final = 4.0
+_LONGEST_HOURS: Final = 320.0
+_SHORT_TRACE_SLOTS: Final = 288
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one trace.
+
+    table  (rows, features) as `features` gives them.
+    peak   (rows,) highest use over the horizon, in shares of S.
+    limit  (rows,) requests, in shares of S. Only for scoring: no feature.
+    node, slot, fold (rows,): where a row comes from.
+    cut    (rows,) whether the history was cut short; such rows are fitted on, not scored.
+    """
+
+    table: npt.NDArray[np.float32]
+    peak: Floats
+    limit: Floats
+    node: Integers
+    slot: Integers
+    fold: Integers
+    cut: npt.NDArray[np.bool_]
+
+    def where(self, kept: npt.NDArray[np.bool_]) -> Rows:
+        """The rows that are kept."""
+        return Rows(*(getattr(self, field.name)[kept] for field in dataclasses.fields(self)))
+
+
+def joined(parts: Iterable[Rows]) -> Rows:
+    """One after the other."""
+    listed = list(parts)
+    return Rows(*(np.concatenate([getattr(part, f.name) for part in listed]) for f in dataclasses.fields(Rows)))
+
+
+def trace_rows(name: str, horizon_seconds: float, *, seed: int, every_seconds: float, cut: bool = False) -> Rows:
+    """Rows of all folds of a trace, in the packing of `seed`; of planetlab none beyond the 14 h that its days leave.
+
+    Raises SlacktideError when the traces are not there.
+    """
+    parts: list[Rows] = []
+    plan = traces.PLANS[name]
+    for number, (label, table) in enumerate(plan.tables(traces.directory())):
+        replay, fold = _packed(name, label, table, seed)
+        rng = np.random.default_rng((seed, number))
+        made = list(_replay_rows(replay, fold, horizon_seconds, every_seconds, rng if cut else None))
+        if made:
+            rows = joined(made)
+            parts.append(dataclasses.replace(rows, node=rows.node + 1000 * number))
+    return joined(parts)
+
+
+def _packed(name: str, label: str, table: traces.Table, seed: int) -> tuple[Replay, Integers]:
+    """One replay of the nodes of all folds, and the fold of each node."""
+    plan = traces.PLANS[name]
+    if label.startswith("planetlab"):
+        folds = np.full(len(table.names), fold_of(label, FOLDS))
+    else:
+        folds = np.array([fold_of(series, FOLDS) for series in table.names])
+    members, owners = [], []
+    nodes: list[int] = []
+    for fold in np.unique(folds):
+        kept = np.flatnonzero(folds == fold)
+        packing = pack(table.usage[:, kept], plan.size, plan.passes, seed)
+        members.append(kept[packing.members])
+        owners.append(packing.owner + len(nodes))
+        nodes += [int(fold)] * packing.nodes
+    packing = Packing(np.concatenate(members), np.concatenate(owners), len(nodes))
+    replay = packed(label, traces.SLOT_SECONDS, table.at0, table.usage, packing, warmup_slots=plan.warmup_slots)
+    return replay, np.array(nodes)
+
+
+def _replay_rows(
+    replay: Replay, fold: Integers, horizon_seconds: float, every_seconds: float, rng: np.random.Generator | None
+) -> Iterator[Rows]:
+    """Rows of each decision; with `rng` the history is cut."""
+    horizon = replay.slots_of(horizon_seconds)
+    slots = decision_slots(replay, every_seconds)
+    first = replay.warmup_slots if rng is None or len(replay.usage) <= _SHORT_TRACE_SLOTS else 0
+    made = [slot for slot in slots if slot + 1 >= max(first, 12) and slot + horizon < len(replay.usage)]
+    if not made:
+        return
+    nodes = np.arange(len(replay.nodes))
+    for slot, history in decisions(replay, horizon_seconds, slots=range(made[0], made[-1] + 1, slots.step)):
+        seen = history if rng is None else _shortened(history, rng)
+        scale, table = features(seen, horizon_seconds)
+        peak = np.fmax.reduce(replay.usage[slot + 1 : slot + 1 + horizon], axis=0)
+        size = np.where(scale > 0, scale, 1.0)
+        usable = scale > 0
+        rows = Rows(
+            table,
+            peak / size,
+            history.requested / size,
+            nodes,
+            np.full(len(nodes), slot),
+            fold,
+            np.full(len(nodes), rng is not None),
+        )
+        yield rows.where(usable)
+
+
+def _shortened(history: History, rng: np.random.Generator) -> History:
+    """What a history of a random length would have been: as many short ones as long ones, by their logarithm."""
+    hours = int(np.exp(rng.uniform(np.log(_SHORTEST_HOURS), np.log(_LONGEST_HOURS))))
+    slots = round(hours * HOUR_SECONDS / history.slot_seconds)
+    members = history.members
+    if members is not None:
+        members = Members(members.series, members.hourly_max[-hours:], members.hourly_mean[-hours:], members.requested)
+    return dataclasses.replace(history, usage=history.usage[-slots:], members=members)
