@@ -67,6 +67,8 @@ class BoundPods:
         self._names = names
         self._read: dict[str, tuple[Pod, _Asked | None]] = {}
         self._sums: dict[str, tuple[list[_Asked | None], Bound]] = {}
+        self._pods: tuple[Pod, ...] = ()
+        self._known: tuple[dict[str, Bound], int] = ({}, 0)
 
     def by_node(self, pods: Iterable[Pod]) -> tuple[dict[str, Bound], int]:
         """Sums per node name, and how many pods could not be read.
@@ -74,6 +76,13 @@ class BoundPods:
         A pod that is being deleted still holds what it asked for; one that has ended holds nothing. A node without
         pods has no entry and sold nothing. A node whose pods are the same as before has the same `Bound`.
         """
+        pods = tuple(pods)
+        # Most passes see the very same objects, and then the comparison costs next to nothing.
+        if pods != self._pods:
+            self._pods, self._known = pods, self._gathered(pods)
+        return self._known
+
+    def _gathered(self, pods: Iterable[Pod]) -> tuple[dict[str, Bound], int]:
         gathered: dict[str, list[_Asked | None]] = {}
         read: dict[str, tuple[Pod, _Asked | None]] = {}
         for pod in pods:

@@ -60,6 +60,7 @@ class Crowds:
         self._groups: dict[str, tuple[float, float]] = {}
         self._peaks: dict[str, Amount] = {}
         self._peaks_at: float | None = None
+        self._calm: dict[str, tuple[tuple[LsPod, ...], object]] = {}
 
     def follow(self, bound: Mapping[str, Bound], moment: Moment) -> None:
         """Take the pods of a pass."""
@@ -72,11 +73,18 @@ class Crowds:
             if before is not now:
                 self._changed(node, before, now, moment.wall)
         self._before = {node: one.pods for node, one in bound.items()}
+        self._calm = {node: calm for node, calm in self._calm.items() if node in bound}
         self._let_go(moment)
 
-    def newcomers(self, node: str, bound: Bound, moment: Moment) -> Newcomers:
-        """What to add for the newcomers on one node."""
+    def newcomers(self, node: str, bound: Bound, listed: object, moment: Moment) -> Newcomers:
+        """What to add for the newcomers on one node. `listed` is the same object while its samples name the same pods.
+
+        Where nobody was new, nobody is as long as the API and the samples have the same pods.
+        """
         if not bound.pods:
+            return NOBODY
+        calm = self._calm.get(node)
+        if calm is not None and calm[0] is bound.pods and calm[1] is listed:
             return NOBODY
         crowd = Crowd(
             bound=bound.pods,
@@ -84,7 +92,10 @@ class Crowds:
             use=self._use,
             group_peak=lambda group: self._group_peak(group, moment),
         )
-        return newcomers(crowd, moment.wall, moment.young_seconds)
+        found = newcomers(crowd, moment.wall, moment.young_seconds)
+        if found is NOBODY:
+            self._calm[node] = (bound.pods, listed)
+        return found
 
     def _changed(self, node: str, before: tuple[LsPod, ...], now: tuple[LsPod, ...], wall: float) -> None:
         uids = {pod.uid for pod in now}

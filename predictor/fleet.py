@@ -76,6 +76,7 @@ class FleetView:
     heard        monotonic time at which the window of the newest sample of any kind ended, None likewise
     closed       why the agent asked that nothing more be sold, by its newest sample of any kind; empty when it may
     zones        NUMA zones of each node by that sample, none where there is one or they are not known
+    listed       uids of the pods that the newest sample of each node names; the same list as long as it names the same
     settled      (nodes,) neither did a pod of another kind come nor were rows corrected for an hour
     pods         the members of `cpu` and `memory`; a pod that came after the newest complete slot is not among them
     """
@@ -91,6 +92,7 @@ class FleetView:
     heard: list[float | None]
     closed: list[str]
     zones: list[tuple[Zone, ...]]
+    listed: list[list[str]]
     settled: npt.NDArray[np.bool_]
     pods: Pods
 
@@ -249,6 +251,7 @@ class Fleet:
                 [node.heard for node in nodes],
                 [node.closed for node in nodes],
                 [node.zones for node in nodes],
+                [node.home.uids for node in nodes],
                 last - np.asarray([node.changed_slot for node in nodes], dtype=np.int64) >= SETTLED_SLOTS,
                 closed.pods,
             )

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 
 from predictor.assess import AssessRules, Knowledge, Peak, assess
@@ -21,7 +22,7 @@ from predictor.fleet import Fleet, FleetView
 from predictor.metrics import Metrics
 from predictor.models.base import Floats, History
 from predictor.peaks import Ask, Look, PeakRules, Peaks, Resource
-from predictor.pools import PoolBounds
+from predictor.pools import NodeBounds, PoolBounds
 from predictor.publisher import Publisher
 from predictor.settings import PredictorSettings
 from predictor.silence import HEARD, Silence, SilenceRules, silence
@@ -35,6 +36,7 @@ log = get_logger("predictor.forecasting")
 
 _STOP_SECONDS: Final = 5.0
 _NO_PODS: Final = Bound()
+_NO_AMOUNT: Final = Amount()
 
 
 class Objects(Protocol):
@@ -64,7 +66,18 @@ class _Pass:
     nodes: Mapping[str, Node]
     bound: Mapping[str, Bound] | None
     now: Instant
+    moment: Moment
     settings: PredictorSettings
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Assessed:
+    """The forecast of a node and all that it was made of."""
+
+    known: Knowledge
+    bounds: NodeBounds
+    settings: PredictorSettings
+    forecast: Forecast
 
 
 class Forecaster:
@@ -101,6 +114,8 @@ class Forecaster:
         self._led = False
         self._problem: str | None = "no forecast pass has run yet"
         self._uids: dict[str, str] = {}
+        self._amounts: dict[str, tuple[Node, Amount, Amount]] = {}
+        self._assessed: dict[str, _Assessed] = {}
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forecaster", daemon=True)
@@ -159,7 +174,8 @@ class Forecaster:
             peaks = self._forecast(view, bound, now, settings)
             place = {name: index for index, name in enumerate(view.names)}
             self._problem = None
-            self._settle(_Pass(view, place, peaks, nodes, bound, now, settings), self._lead() and synced)
+            turn = _Pass(view, place, peaks, nodes, bound, now, self._moment(now), settings)
+            self._settle(turn, self._lead() and synced)
 
     def _bind(self, now: Instant) -> Mapping[str, Bound]:
         bound, unreadable = self._bound.by_node(self._objects.pods())
@@ -186,6 +202,8 @@ class Forecaster:
             self._publisher.forget(name)
             self._board.remove(name)
             self._metrics.forget_node(name)
+            self._amounts.pop(name, None)
+            self._assessed.pop(name, None)
         for name, uid in uids.items():
             if self._uids.get(name, uid) != uid:
                 self._fleet.forget(name)
@@ -230,8 +248,9 @@ class Forecaster:
         for name in {**turn.place, **turn.nodes}:
             node = turn.nodes.get(name)
             known = self._know(turn, name)
-            bounds = self._bounds.of(node.metadata.labels if node else {}, settings)
-            forecasts[name] = assess(known, turn.now.wall, _assess_rules(settings), bounds)
+            forecasts[name] = self._assess(
+                name, known, self._bounds.of(node.metadata.labels if node else {}, settings), turn
+            )
             # Right after a start an agent may not have had the time to speak: what stands is left as it is, and
             # readers age it by its ttl.
             early = known.latest is None and turn.now.monotonic - self._started < settings.stale_seconds
@@ -246,11 +265,24 @@ class Forecaster:
             self._board.put(Entry(name, forecast, published, settings.forecast.horizon_seconds))
             self._measure(turn, name, forecast, published)
 
+    def _assess(self, name: str, known: Knowledge, bounds: NodeBounds, turn: _Pass) -> Forecast:
+        """`assess`, or what it said last when nothing is known that was not known then."""
+        before = self._assessed.get(name)
+        if (
+            before is not None
+            and before.settings is turn.settings
+            and before.bounds is bounds
+            and before.known == known
+        ):
+            return msgspec.structs.replace(before.forecast, at=turn.now.wall)
+        forecast = assess(known, turn.now.wall, _assess_rules(turn.settings), bounds)
+        self._assessed[name] = _Assessed(known, bounds, turn.settings, forecast)
+        return forecast
+
     def _know(self, turn: _Pass, name: str) -> Knowledge:
         index, node, view = turn.place.get(name), turn.nodes.get(name), turn.view
-        asked = UNKNOWN if turn.bound is None else turn.bound.get(name, Bound())
-        capacity, allocatable = _amounts(node)
-        came = self._crowds.newcomers(name, asked, self._moment(turn.now))
+        asked = UNKNOWN if turn.bound is None else turn.bound.get(name, _NO_PODS)
+        capacity, allocatable = self._sizes(node)
         if index is None:
             return Knowledge(
                 latest=None, requested=asked.requested, capacity=capacity, allocatable=allocatable, sold=asked.sold
@@ -261,7 +293,7 @@ class Forecaster:
             cpu=turn.peaks["cpu"][index],
             memory=turn.peaks["memory"][index],
             requested=asked.requested,
-            newcomers=came,
+            newcomers=self._crowds.newcomers(name, asked, view.listed[index], turn.moment),
             capacity=capacity,
             allocatable=allocatable,
             sold=asked.sold,
@@ -271,15 +303,19 @@ class Forecaster:
             pinned=pinned(asked.pods) if view.zones[index] else {},
         )
 
+    def _sizes(self, node: Node | None) -> tuple[Amount, Amount]:
+        """`_amounts`, read once for each version of a node."""
+        if node is None:
+            return _NO_AMOUNT, _NO_AMOUNT
+        known = self._amounts.get(node.metadata.name)
+        if known is None or known[0] is not node:
+            known = self._amounts[node.metadata.name] = (node, *_amounts(node))
+        return known[1], known[2]
+
     def _measure(self, turn: _Pass, name: str, forecast: Forecast, published: Amount | None) -> None:
-        standing = published or Amount()
-        for metric, amount in (
-            (self._metrics.reclaimable, forecast.reclaimable),
-            (self._metrics.published, standing),
-            (self._metrics.peak, forecast.peak),
-        ):
-            self._metrics.amount(metric, name, "cpu", amount.cpu_millis)
-            self._metrics.amount(metric, name, "memory", amount.memory_bytes)
+        free, peak, standing = forecast.reclaimable, forecast.peak, published or _NO_AMOUNT
+        self._metrics.tell_node(name, "cpu", (free.cpu_millis, standing.cpu_millis, peak.cpu_millis))
+        self._metrics.tell_node(name, "memory", (free.memory_bytes, standing.memory_bytes, peak.memory_bytes))
         self._metrics.closed.labels(name).set(1 if forecast.closed else 0)
         index = turn.place.get(name)
         latest = None if index is None else turn.view.latest[index]
@@ -328,14 +364,12 @@ def _closed(by_agent: str, node: Node | None, allocatable: Amount) -> str:
     return "" if known else "the node object does not say what its pods may use"
 
 
-def _amounts(node: Node | None) -> tuple[Amount, Amount]:
+def _amounts(node: Node) -> tuple[Amount, Amount]:
     """Capacity and allocatable of a node object; unknown where it does not say, or cannot be read."""
-    if node is None:
-        return Amount(), Amount()
     try:
         capacity, allocatable = node_capacity(node), node_allocatable(node)
     except QuantityError:
-        return Amount(), Amount()
+        return _NO_AMOUNT, _NO_AMOUNT
     return (
         Amount(cpu_millis=capacity.get("cpu"), memory_bytes=capacity.get("memory")),
         Amount(cpu_millis=allocatable.get("cpu"), memory_bytes=allocatable.get("memory")),

@@ -68,20 +68,29 @@ class Metrics:
         self.published = gauge("published", "Amount in the node status", ("node", "resource"))
         self.closed = gauge("closed", "1 while nothing more is sold on the node", ("node",))
 
+        self._told: dict[tuple[str, str], tuple[int | None, ...]] = {}
+
     def forget_node(self, node: str) -> None:
         """Drop the series of a node that is gone."""
+        self._told = {key: values for key, values in self._told.items() if key[0] != node}
         for per_node in (self.clock_skew, self.sample_age, self.closed):
             _remove(per_node, node)
         for per_resource in (self.reclaimable, self.published, self.peak):
             for resource in ("cpu", "memory"):
                 _remove(per_resource, node, resource)
 
-    def amount(self, metric: Gauge, node: str, resource: str, value: int | None) -> None:
-        """Set a per-node amount; one that is not known has no series, never 0."""
-        if value is None:
-            _remove(metric, node, resource)
-        else:
-            metric.labels(node, resource).set(value)
+    def tell_node(self, node: str, resource: str, values: tuple[int | None, int | None, int | None]) -> None:
+        """Set what is reclaimable, published and expected on a node; one that is not known has no series, never 0."""
+        key = (node, resource)
+        before = self._told.get(key)
+        if before == values:
+            return
+        self._told[key] = values
+        for metric, value in zip((self.reclaimable, self.published, self.peak), values, strict=True):
+            if value is None:
+                _remove(metric, node, resource)
+            else:
+                metric.labels(node, resource).set(value)
 
 
 def _remove(metric: Gauge, *labels: str) -> None:
