@@ -132,7 +132,7 @@ class History:
             count = number(self._connection, f"SELECT count(*) FROM samples WHERE {of_part}", chosen)  # noqa: S608 - our own text
             if count:
                 fold(self._connection, edge, parts, part)
-                self._boots.save()
+                self._boots.save(parts, part)
                 self._connection.execute(f"DELETE FROM samples WHERE {of_part}", chosen)  # noqa: S608 - as above
         return count
 
@@ -144,11 +144,14 @@ class History:
             self._connection.execute("DELETE FROM samples WHERE end_millis < ?", [before_millis])
             self._connection.execute("DELETE FROM boots WHERE newest_millis < ?", [before_millis])
             self._pods.prune(before_millis // HOUR_MILLIS)
+        with readable():
+            self._boots.load()
+
+    def forget_unused(self) -> None:
+        """Remove nodes and pods of which nothing is left. Raises HistoryError."""
+        with Transaction(self._connection):
             self._pods.forget_unused()
-            self._connection.execute(
-                "DELETE FROM nodes WHERE id NOT IN (SELECT node FROM boots) "
-                "AND id NOT IN (SELECT DISTINCT node FROM node_slots)"
-            )
+            self._boots.forget_unused()
         with readable():
             self._boots.load()
 

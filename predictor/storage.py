@@ -70,7 +70,7 @@ def connect(path: str) -> duckdb.DuckDBPyConnection:
             path,
             config={
                 "threads": 2,
-                "memory_limit": "512MB",
+                "memory_limit": "256MB",
                 # Nothing is ever fetched or loaded behind the operator's back.
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,

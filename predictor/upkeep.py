@@ -44,6 +44,10 @@ class Kept(Protocol):
         """Remove what is too old."""
         ...
 
+    def forget_unused(self) -> None:
+        """Remove nodes and pods of which nothing is left."""
+        ...
+
     def limit(self, max_bytes: int, /) -> Dropped | None:
         """Remove the oldest day if there is more than that."""
         ...
@@ -93,6 +97,7 @@ class Upkeep:
         self._maintain_at = 0.0
         self._pods_at: float | None = None
         self._prune_at = 0.0
+        self._forget_at = 0.0
 
     def save_state(self, key: str, value: bytes) -> None:
         """Keep `value` under `key`: the newest one is written in the next step."""
@@ -151,6 +156,9 @@ class Upkeep:
             self._prune_at = now.monotonic + _PRUNE_SECONDS
             oldest = int((now.wall - self._rules.retention_days * _DAY_SECONDS) * 1000)
             self._steps.append(lambda kept: kept.prune(oldest))
+        if now.monotonic >= self._forget_at:
+            self._forget_at = now.monotonic + _DAY_SECONDS
+            self._steps.append(lambda kept: kept.forget_unused())
         self._steps.append(self._limit)
         self._steps.append(self._measure)
 

@@ -65,13 +65,15 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WriterRules:
-    """How long samples gather, how many may wait, how long history and model window are, and how large the history."""
+    """How long samples gather, how many may wait, how long history and model window are, how large the history,
+    and how many days of pods are handed on."""
 
     commit_seconds: float
     queue_samples: int
     retention_days: float
     window_days: float
     max_bytes: int = 16 << 30
+    pod_days: float = 7.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -268,12 +270,10 @@ class Writer:
         self._store = self._place.open()
         self._upkeep.adopt_states(self._store.states())
         if self._on_window is not None:
-            # One slot more than the model sees, so that the oldest one is whole.
-            since = int((now.wall - self._rules.window_days * _DAY_SECONDS - SLOT_SECONDS) * 1000)
-            for window in self._store.windows(since):
+            for window in self._store.windows(_days_ago(now, self._rules.window_days)):
                 self._on_window(window)
             if self._on_pods is not None:
-                for hours in self._store.pod_hours(since):
+                for hours in self._store.pod_hours(_days_ago(now, self._rules.pod_days)):
                     self._on_pods(hours)
             self._on_window = None
         if self._problem == "history is not open yet":
@@ -320,3 +320,8 @@ class Writer:
             store.close()
         except HistoryError as error:
             log.warning("closing the history failed", error=str(error))
+
+
+def _days_ago(now: Instant, days: float) -> int:
+    """One slot more than asked, so that the oldest one is whole."""
+    return int((now.wall - days * _DAY_SECONDS - SLOT_SECONDS) * 1000)

@@ -84,9 +84,9 @@ class BootTable:
         self.nodes = nodes
         self.boots.update(created)
 
-    def save(self) -> None:
-        """Write what is durable of every boot, for when the samples it is known by are removed."""
-        boots = list(self.boots.values())
+    def save(self, parts: int = 1, part: int = 0) -> None:
+        """Write what is durable of the boots of each `parts`-th node, for when the samples it is known by go."""
+        boots = [boot for boot in self.boots.values() if boot.node % parts == part]
         if not boots:
             return
         self._connection.register(
@@ -113,6 +113,14 @@ class BootTable:
         self._connection.execute("UPDATE nodes SET retired = true WHERE id = ?", [old])
         self._connection.execute("INSERT INTO nodes VALUES (?, ?, false)", [new, name])
         self._connection.execute("UPDATE boots SET node = ? WHERE node = ?", [new, old])
+
+    def forget_unused(self) -> None:
+        """Remove nodes without boots and without slots. Few come into question: only for them all slots are read."""
+        execute = self._connection.execute
+        execute("CREATE OR REPLACE TEMP TABLE idle AS SELECT id FROM nodes WHERE id NOT IN (SELECT node FROM boots)")
+        execute("DELETE FROM idle WHERE id IN (SELECT node FROM node_slots WHERE node IN (FROM idle))")
+        execute("DELETE FROM nodes WHERE id IN (FROM idle)")
+        execute("DROP TABLE idle")
 
     def _next(self, table: str) -> int:
         return number(self._connection, f"SELECT coalesce(max(id), 0) + 1 FROM {table}")  # noqa: S608 - our own table names

@@ -12,7 +12,8 @@ from predictor.store.columns import Imported, Integers, Pod, PodHours, PodReport
 from predictor.store.combine import combined_hours, picked_hours
 from predictor.store.values import floats, integers, texts, whole
 
-_PART_ROWS: Final = 1_000_000
+_PART_ROWS: Final = 1_500_000
+_RECENT_HOURS: Final = 24
 _MEASURES: Final = ("cpu_mean", "cpu_max", "memory_mean", "memory_max")
 
 
@@ -55,6 +56,9 @@ class PodTable:
         with readable():
             pods, index = self._read_pods(since_hour)
             first, last, rows = self._extent(since_hour)
+        self._known = {
+            pod.uid: (pod_id, pod) for pod_id, pod in zip(np.flatnonzero(index >= 0).tolist(), pods, strict=True)
+        }
         step = max(1, _PART_ROWS * (last - first + 1) // max(rows, 1))
         for start in range(first, last + 1, step):
             with readable():
@@ -70,10 +74,20 @@ class PodTable:
         self._connection.execute("DELETE FROM open_hours WHERE hour < ?", [before_hour])
 
     def forget_unused(self) -> None:
-        """Remove pods of which no hour is left, inside a transaction. Raises duckdb.Error."""
-        self._connection.execute(
-            "DELETE FROM pods WHERE id NOT IN (SELECT DISTINCT pod FROM pod_hours UNION SELECT pod FROM open_hours)"
+        """Remove pods of which no hour is left, inside a transaction. Raises duckdb.Error.
+
+        Most have one in the newest days: only for the others all hours are read.
+        """
+        execute = self._connection.execute
+        newest = number(self._connection, "SELECT coalesce(max(hour), 0) FROM pod_hours")
+        execute(
+            "CREATE OR REPLACE TEMP TABLE idle AS SELECT id FROM pods WHERE id NOT IN "
+            "(SELECT pod FROM pod_hours WHERE hour > ? UNION SELECT pod FROM open_hours)",
+            [newest - _RECENT_HOURS],
         )
+        execute("DELETE FROM idle WHERE id IN (SELECT pod FROM pod_hours WHERE pod IN (FROM idle))")
+        execute("DELETE FROM pods WHERE id IN (FROM idle)")
+        execute("DROP TABLE idle")
         self._known = {}
 
     def _store_pods(self, pods: dict[str, Pod]) -> dict[str, tuple[int, Pod]]:
@@ -121,7 +135,8 @@ class PodTable:
         """The pods with an hour since then, and where in that list each id is."""
         rows = self._connection.execute(
             "SELECT id, uid, namespace, name, node, owner, tier, requested_cpu, requested_memory FROM pods "
-            "WHERE id IN (SELECT DISTINCT pod FROM pod_hours WHERE hour >= $1 UNION SELECT pod FROM open_hours)",
+            "WHERE id IN (SELECT DISTINCT pod FROM pod_hours WHERE hour >= $1 UNION SELECT pod FROM open_hours) "
+            "ORDER BY id",
             [since_hour],
         ).fetchall()
         index = np.full(1 + max((row[0] for row in rows), default=0), -1, dtype=np.int64)

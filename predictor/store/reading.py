@@ -13,7 +13,7 @@ from predictor.store.columns import Integers, Window
 from predictor.store.combine import combined_window, joined_windows, picked_window
 from predictor.store.values import floats, integers
 
-_PART_ROWS: Final = 1_000_000
+_PART_ROWS: Final = 500_000
 
 _UNFOLDED: Final = f"""
     SELECT node, (end_millis - 1) // {SLOT_MILLIS} AS slot,

@@ -142,6 +142,7 @@ def test_retention_removes_old_rows_and_what_belonged_to_them(history):
     history.append([Batch("old", "b", samples(1, 5)), Batch("n1", "b", samples(1, 700))])
     history.fold(START + 2 * SLOT_MILLIS)
     history.prune(START + SLOT_MILLIS)
+    history.forget_unused()
     assert set(history.window(0).names) == {"n1"}
     assert sorted(set(history.window(0).slot)) == [
         slot_of(START + SLOT_MILLIS + 1),
