@@ -1,7 +1,7 @@
 """What has to be added to a model's answer so that the risk that was asked becomes true. No I/O, no clock.
 
 The shift is a quantile of residuals (peak - forecast) / S (predictor.sketch), pooled over the fleet: the fleet's own of
-the last two weeks, mixed with the shipped ones of the model (predictor.prior) that stand for a fleet nobody has seen.
+the last weeks, mixed with the shipped ones of the model (predictor.prior) that stand for a fleet nobody has seen.
 A group of nodes with little of its own borrows from the others. Mixing bounds the error: with as much prior as own
 weight, the own tail above the shift is at most twice the risk.
 
@@ -27,11 +27,13 @@ from predictor.sketch import EDGES, Sketch
 
 STRICTEST: Final = -1.2
 LOOSEST: Final = 0.5
-"""Bounds of the feedback: logarithm of the factor on the asked risk."""
+"""Bounds of the feedback: logarithm of the factor on the asked risk. Never looser than asked where horizons overlap:
+outcomes come late there, and a quiet day would be taken for too much reserve."""
 
 _BLIND_AT_ONE_PERCENT: Final = 0.2
 """Share of S that is added at 1 % risk when neither prior nor own residuals are there: the cautious end of what the
 models need (overcommit.md: 0.02 to 0.2)."""
+_BLIND_WEIGHT: Final = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,11 +45,15 @@ class CalibrationRules:
     prior_weight_days: float
     prior_nodes: int
     feedback_per_day: float
+    loosens: bool
     decisions_per_day: float
 
 
 def blind() -> Sketch:
-    """Residuals of a model that nothing is known of: an exponential tail, 1 % of it above a fifth of S."""
+    """Residuals of a model that nothing is known of: an exponential tail, 1 % of it above a fifth of S.
+
+    It weighs a tenth of what a prior does: it is no knowledge, so own outcomes are believed sooner.
+    """
     rate = math.log(100.0) / _BLIND_AT_ONE_PERCENT
     tail = np.exp(-rate * np.maximum(EDGES, 0.0))
     tail[EDGES < 0] = 1.0
@@ -80,7 +86,7 @@ class Calibration:
         self.days = {key: sketch for key, sketch in self.days.items() if key[0] > oldest}
         if violated is not None and rules.feedback_per_day > 0:
             step = rules.feedback_per_day / rules.decisions_per_day * (violated / rules.risk - 1.0)
-            self.level = min(LOOSEST, max(STRICTEST, self.level - step))
+            self.level = min(LOOSEST if rules.loosens else 0.0, max(STRICTEST, self.level - step))
 
     def shifts(self, nodes: int, factor: float = 1.0) -> Floats:
         """(groups,) shares of S to add, for a fleet of `nodes`, at the asked risk times `factor`."""
@@ -91,7 +97,7 @@ class Calibration:
         answer = np.empty(len(GROUPS))
         for index, (prior, samples) in enumerate(self._prior):
             fleet = own[index] + _borrowed(own, index, rules.days * full)
-            mixed = fleet + prior.weighing(rules.prior_weight_days * full)
+            mixed = fleet + prior.scaled(rules.prior_weight_days * full)
             answer[index] = _covering(mixed, risk, fleet.total + samples)
         return answer
 
@@ -106,10 +112,10 @@ def _borrowed(own: list[Sketch], index: int, full: float) -> Sketch:
 
 
 def _mixed(sources: Mapping[str, Sketch]) -> tuple[Sketch, float]:
-    """One sketch in which every trace counts alike, whatever its length, and how many residuals it was made from."""
+    """One sketch in which every trace counts alike, and how many residuals it was made from; its weight is 1."""
     mixed = sum((sketch.weighing(1.0) for sketch in sources.values()), Sketch.empty())
     if mixed.total <= 0:
-        return blind(), math.inf
+        return blind().weighing(_BLIND_WEIGHT), math.inf
     return mixed.weighing(1.0), sum(sketch.total for sketch in sources.values())
 
 

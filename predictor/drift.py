@@ -76,12 +76,28 @@ def risen(history: History, margin: float) -> npt.NDArray[np.bool_]:
     return np.asarray(level > before * (1.0 + margin), dtype=np.bool_)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ExceptionRules:
+    """When a node is an exception, and what it gets.
+
+    kept     share of the past that still counts at the next decision.
+    step     share of S that a violation adds.
+    overlap  how many decisions in a row share one horizon, and so are worth one.
+    """
+
+    risk: float
+    kept: float
+    step: float
+    overlap: float
+
+
 @dataclasses.dataclass(slots=True)
 class Exceptions:
-    """Nodes that violate persistently get a shift of their own, and lose it when they behave.
+    """Nodes that violate persistently get a shift of their own, and lose it when they have behaved for long.
 
-    Decayed counts, (nodes,) float32 each: decisions, violations, and `extra`, the share of S that quantile tracking
-    has come to: up by a step with every violation, down by what would balance it at twice the asked risk.
+    Decayed counts, (nodes,) float32 each: decisions, violations, and `extra`, the share of S that is added: 0 until the
+    node violates significantly more than twice the asked risk; from then on up by a step with every violation, and down
+    by what balances it at twice the risk.
     """
 
     decisions: npt.NDArray[np.float32]
@@ -93,20 +109,14 @@ class Exceptions:
         """For nodes that nothing is known of."""
         return cls(*(np.zeros(nodes, dtype=np.float32) for _ in range(3)))
 
-    def learn(
-        self, rows: npt.NDArray[np.int64], violated: npt.NDArray[np.bool_], risk: float, kept: float, step: float
-    ) -> None:
-        """One decision's outcome for the nodes in `rows`; `kept` is the share of the past that still counts."""
-        self.decisions[rows] = self.decisions[rows] * kept + 1.0
-        self.violations[rows] = self.violations[rows] * kept + violated
-        moved = self.extra[rows] + step * np.where(violated, 1.0, -2.0 * risk)
-        self.extra[rows] = np.clip(moved, 0.0, 1.0)
-
-    def shifts(self, risk: float, independent: float) -> Floats:
-        """(nodes,) extra shares of S; 0 for all nodes that do not violate significantly more than twice the risk.
-
-        `independent` is how many decisions in a row are worth one: those of long horizons overlap.
-        """
-        chance = tail(self.violations / independent, self.decisions / independent, 2.0 * risk)
-        persistent = (chance < _NODE_CHANCE) & (self.violations > 2.0 * independent)
-        return np.where(persistent, self.extra.astype(np.float64), 0.0)
+    def learn(self, rows: npt.NDArray[np.int64], violated: npt.NDArray[np.bool_], rules: ExceptionRules) -> None:
+        """One decision's outcome for the nodes in `rows`."""
+        decisions = self.decisions[rows] * rules.kept + 1.0
+        violations = self.violations[rows] * rules.kept + violated
+        allowed, step = 2.0 * rules.risk, rules.step / rules.overlap
+        moved = np.clip(self.extra[rows] + step * np.where(violated, 1.0, -allowed), 0.0, 1.0)
+        chance = tail(violations / rules.overlap, decisions / rules.overlap, allowed)
+        persistent = (chance < _NODE_CHANCE) & (violations > 2.0 * rules.overlap) & violated
+        begun = np.where(persistent, 2.0 * rules.step, 0.0)
+        self.decisions[rows], self.violations[rows] = decisions, violations
+        self.extra[rows] = np.where(self.extra[rows] > 0, moved, begun)

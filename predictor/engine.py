@@ -152,7 +152,7 @@ class Engine:
         measured = roster.measured[rows].astype(np.float64)
         cold = measured < settings.cold_seconds
         roster.risen[rows[risen(history, settings.rise_margin_percent / 100.0)]] = at
-        extra = roster.exceptions.shifts(settings.risk, settings.overlap)[rows]
+        extra = roster.exceptions.extra[rows].astype(np.float64)
         return _Nodes(
             rows=rows,
             scale=scale_of(history),

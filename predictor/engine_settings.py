@@ -37,16 +37,20 @@ class EngineSettings(Settings, frozen=True):
 
     calibration_days: Annotated[
         float, Meta(ge=1, le=35, description="days of own outcomes that the calibration rests on")
-    ] = 14.0
+    ] = 28.0
     prior_weight_days: Annotated[
         float, Meta(ge=0, le=365, description="weight of the shipped residuals, in days of own outcomes")
-    ] = 14.0
+    ] = 28.0
     prior_nodes: Annotated[
         int, Meta(ge=1, le=100000, description="the shipped residuals weigh as much as those of so many nodes at most")
     ] = 100
     feedback_per_day: Annotated[
         float, Meta(ge=0, le=5, description="speed at which measured violations correct the level; 0 for not at all")
-    ] = 0.25
+    ] = 1.0
+    model_risk_ratio: Annotated[
+        float,
+        Meta(ge=0.1, le=10, description="models are asked at the risk times this; the shift makes up for the rest"),
+    ] = 2.0
 
     champion_tolerance_ratio: Annotated[
         float, Meta(ge=1, le=10, description="a model is safe up to the asked violation rate times this")
@@ -98,6 +102,7 @@ class EngineSettings(Settings, frozen=True):
             prior_weight_days=self.prior_weight_days,
             prior_nodes=self.prior_nodes,
             feedback_per_day=self.feedback_per_day,
+            loosens=self.overlap <= 1.0,
             decisions_per_day=DAY_SECONDS / self.learn_seconds,
         )
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from predictor.calibrate import Calibration
 from predictor.champion import Champion, Tally, judge, kept
-from predictor.drift import Alarm, surprised
+from predictor.drift import Alarm, ExceptionRules, surprised
 from predictor.engine_settings import EngineSettings
 from predictor.models.base import DAY_SECONDS, Floats, History, Integers, Model
 from predictor.pending import EXACT, Decision
@@ -110,9 +110,13 @@ class Learning:
     def _judge_published(self, decision: Decision, peak: Floats, known: npt.NDArray[np.bool_]) -> None:
         settings = self._settings
         violated = (peak > decision.peak * (1.0 + EXACT))[known]
-        memory = math.exp(-settings.learn_seconds / (_EXCEPTION_DAYS * DAY_SECONDS))
-        step = settings.exception_step_percent / 100.0
-        self.roster.exceptions.learn(decision.rows[known], violated, settings.risk, memory, step)
+        rules = ExceptionRules(
+            risk=settings.risk,
+            kept=math.exp(-settings.learn_seconds / (_EXCEPTION_DAYS * DAY_SECONDS)),
+            step=settings.exception_step_percent / 100.0,
+            overlap=settings.overlap,
+        )
+        self.roster.exceptions.learn(decision.rows[known], violated, rules)
         self.recent.append((decision.at, float(known.sum()), float(violated.sum())))
 
     def _raise_alarm(self, at: float) -> None:
@@ -129,14 +133,16 @@ class Learning:
 
 
 def nearest_level(prior: Prior | None, model: Model, settings: EngineSettings) -> float:
-    """The risk to ask `model` at: the one nearest to the asked risk, by ratio, that residuals are shipped for.
+    """The risk to ask `model` at: of those that residuals are shipped for, the nearest by ratio to what is wanted.
 
-    0 for a model that answers every risk alike.
+    0 for a model that answers every risk alike. A model is asked for a little more risk than the operator takes: nearer
+    to the middle its answers are better founded, and the calibration adds what is missing (docs/forecasting.md).
     """
     if not model.states_risk:
         return 0.0
+    wanted = min(0.5, settings.risk * settings.model_risk_ratio)
     known = [level for level in prior.levels(model.name, settings.horizon_seconds) if level > 0] if prior else []
-    return min(known, key=lambda level: abs(math.log(level / settings.risk)), default=settings.risk)
+    return min(known, key=lambda level: abs(math.log(level / wanted)), default=wanted)
 
 
 def _prior_of(

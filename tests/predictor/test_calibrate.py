@@ -22,6 +22,7 @@ def rules(**changes):
             "prior_weight_days": 14.0,
             "prior_nodes": 100,
             "feedback_per_day": 0.0,
+            "loosens": True,
             "decisions_per_day": 24.0,
             **changes,
         }
@@ -106,6 +107,14 @@ def test_feedback_tightens_with_violations_loosens_without_and_has_bounds():
     for _ in range(5000):
         calibration.learn(0.0, np.zeros(10), np.full(10, LONG), 0.0)
     assert calibration.level == LOOSEST
+
+
+def test_feedback_never_loosens_where_horizons_overlap():
+    calibration = Calibration(rules(feedback_per_day=0.5, loosens=False), prior_at(0.1))
+    calibration.learn(0.0, np.zeros(10), np.full(10, LONG), 0.0)
+    assert calibration.level == 0.0
+    calibration.learn(0.0, np.zeros(10), np.full(10, LONG), 1.0)
+    assert calibration.level < 0.0
 
 
 def test_the_order_of_outcomes_does_not_matter():

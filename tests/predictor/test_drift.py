@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.drift import Alarm, Exceptions, risen, surprised, tail
-from tests.predictor.engines import DAY, HOUR, make, names_of, noise, run, view
+from predictor.drift import Alarm, ExceptionRules, Exceptions, risen, surprised, tail
+from tests.predictor.engines import DAY, HOUR, make, names_of, noise, peaks_of, run, view
 
 
 @given(st.integers(1, 200), st.floats(0.001, 0.3), st.integers(0, 200))
@@ -78,25 +79,39 @@ def test_one_spike_is_no_new_level():
     assert risen(view(usage, 3), 0.1).tolist() == [False, False]
 
 
+RULES = ExceptionRules(risk=0.01, kept=0.99, step=0.05, overlap=1.0)
+
+
 def test_a_node_that_violates_for_days_gets_a_shift_of_its_own_and_loses_it_when_it_behaves():
     exceptions = Exceptions.none(2)
     rows = np.arange(2)
     for hour in range(48):
-        exceptions.learn(rows, np.array([hour % 5 == 0, hour == 7]), 0.01, 0.99, 0.05)
-    extra = exceptions.shifts(0.01, 1.0)
-    assert extra[0] > 0.1
-    assert extra[1] == 0.0, "one violation in two days is no pattern"
-    for _ in range(400):
-        exceptions.learn(rows, np.array([False, False]), 0.01, 0.99, 0.05)
-    assert exceptions.shifts(0.01, 1.0).tolist() == [0.0, 0.0]
+        exceptions.learn(rows, np.array([hour % 5 == 0, hour == 7]), RULES)
+    assert exceptions.extra[0] > 0.1
+    assert exceptions.extra[1] == 0.0, "one violation in two days is no pattern"
+    for _ in range(1000):
+        exceptions.learn(rows, np.array([False, False]), RULES)
+    assert exceptions.extra.tolist() == [0.0, 0.0]
 
 
 def test_violations_of_horizons_that_overlap_are_one():
-    exceptions = Exceptions.none(1)
+    alone, overlapping = Exceptions.none(1), Exceptions.none(1)
     for hit in [True] * 8 + [False] * 10:
-        exceptions.learn(np.array([0]), np.array([hit]), 0.01, 0.98, 0.05)
-    assert exceptions.shifts(0.01, 4.0)[0] == 0.0
-    assert exceptions.shifts(0.01, 1.0)[0] > 0.0
+        alone.learn(np.array([0]), np.array([hit]), RULES)
+        overlapping.learn(np.array([0]), np.array([hit]), dataclasses.replace(RULES, overlap=4.0))
+    assert alone.extra[0] > 0.0
+    assert overlapping.extra[0] == 0.0
+
+
+def test_a_node_that_is_an_exception_comes_to_twice_the_risk():
+    exceptions = Exceptions.none(1)
+    generator = np.random.default_rng(1)
+    violated = []
+    for peak in generator.exponential(1.0, 6000) - 2.0:
+        hit = bool(peak > 3 * exceptions.extra[0])
+        violated.append(hit)
+        exceptions.learn(np.array([0]), np.array([hit]), RULES)
+    assert np.mean(violated[1000:]) == pytest.approx(0.02, abs=0.006)
 
 
 def test_the_engine_says_which_node_is_an_exception():
@@ -105,6 +120,9 @@ def test_the_engine_says_which_node_is_an_exception():
     for hour in range(0, 12 * 24, 6):
         usage[hour * HOUR + 5, 7] *= 20.0
     engine = make(candidates=("last_hour",))
-    _, step = run(engine, usage, range(DAY, 8 * DAY, HOUR))
+    ends = range(DAY, 11 * DAY, HOUR)
+    peaks, step = run(engine, usage, ends)
     assert "more often than asked" in step.widened[7]
     assert not any(step.widened[index] for index in range(20) if index != 7)
+    violated = (peaks < peaks_of(usage, ends))[:, 7]
+    assert violated[-96:].mean() < 0.5 * violated[:96].mean()
