@@ -18,10 +18,6 @@ _RELOADABLE = {"reloadable": True}
 class ForecastSettings(EngineSettings, frozen=True):
     """How the peak is forecast: what the two engines share, and when they run."""
 
-    candidates: Annotated[
-        tuple[str, ...],
-        Meta(min_length=1, description="models that run, all in shadow but one; the first begins as champion"),
-    ] = ("window_max",)
     memory_risk: Annotated[
         float,
         Meta(gt=0, le=0.5, description="as `risk`, for memory: it cannot be taken back by throttling"),
