@@ -94,6 +94,7 @@ class Upkeep:
         self._unsaved: set[str] = set()
         self._retired: list[str] = []
         self._closed = no_hours()
+        self._too_large = False
         self._maintain_at = 0.0
         self._pods_at: float | None = None
         self._prune_at = 0.0
@@ -202,6 +203,15 @@ class Upkeep:
         self._metrics.history_rows.labels("slots").set(sizes.slots)
         self._metrics.history_rows.labels("pod_hours").set(sizes.pod_hours)
         self._metrics.history_bytes.set(sizes.file_bytes)
+        too_large = sizes.file_bytes > self._rules.max_bytes
+        if too_large and not self._too_large:
+            log.warning(
+                "history is larger than history_max_bytes; a restart makes the file smaller if much of it is free, "
+                "otherwise a day of all nodes needs more: raise the limit",
+                file_bytes=sizes.file_bytes,
+                max_bytes=self._rules.max_bytes,
+            )
+        self._too_large = too_large
 
 
 def _fold_step(before: int, part: int, parts: int) -> Callable[[Kept], None]:

@@ -66,7 +66,9 @@ def sizes(connection: Connection, path: str) -> Sizes:
 def drop_oldest_day(connection: Connection, path: str, max_bytes: int) -> Dropped | None:
     """Remove the oldest day of slots and of hours when rows take more than their share of `max_bytes`.
 
-    Of less than two days the older half goes. None: nothing had to go, or nothing is left to remove.
+    None: nothing had to go, or only the newest day is left. That one stays whatever the limit is: without it nothing
+    could be forecast, and what is too large may be something else. Space becomes free by row groups (122,880 rows),
+    so up to that much more may go than was necessary.
     Raises HistoryError.
     """
     with readable():
@@ -79,7 +81,9 @@ def drop_oldest_day(connection: Connection, path: str, max_bytes: int) -> Droppe
         first, last = rows[0]
     if used <= max_bytes * _ROOM or first is None:
         return None
-    until = min((first // _SLOTS_PER_DAY + 1) * _SLOTS_PER_DAY, (first + last) // 2 + 1)
+    until = (first // _SLOTS_PER_DAY + 1) * _SLOTS_PER_DAY
+    if until > last - _SLOTS_PER_DAY + 1:
+        return None
     with Transaction(connection):
         connection.execute("DELETE FROM node_slots WHERE slot < ?", [until])
         connection.execute("DELETE FROM pod_hours WHERE hour * 12 < ?", [until])
