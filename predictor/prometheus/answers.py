@@ -7,6 +7,7 @@ Source: Prometheus documentation, "HTTP API", "Expression queries" and "Format o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -96,14 +97,17 @@ def trouble(body: bytes) -> str:
     return " ".join(f"{found.error_type}: {found.error}".strip(": ").split())
 
 
-def grid(series: Series, start: float, step: float, count: int) -> Points:
-    """(count,) values of `series` at start, start + step, ...; NaN where there is none or no finite number."""
-    points = np.full(count, np.nan)
-    for at, text in series.values:
-        place = round((at - start) / step)
-        if 0 <= place < count:
-            points[place] = float(text)
-    points[~np.isfinite(points)] = np.nan
+def grid(series: Sequence[Series], start: float, step: float, count: int) -> Points:
+    """(series, count) values at start, start + step, ...; NaN where there is none or no finite number."""
+    lengths = [len(one.values) for one in series]
+    total = sum(lengths)
+    times = np.fromiter((at for one in series for at, _ in one.values), dtype=np.float64, count=total)
+    values = np.fromiter((float(text) for one in series for _, text in one.values), dtype=np.float64, count=total)
+    places = np.rint((times - start) / step).astype(np.int64)
+    rows = np.repeat(np.arange(len(series)), lengths)
+    kept = (places >= 0) & (places < count) & np.isfinite(values)
+    points = np.full((len(series), count), np.nan)
+    points[rows[kept], places[kept]] = values[kept]
     return points
 
 

@@ -107,10 +107,11 @@ class Fetcher:
         """
         start = span.from_second + step
         count = span.slots * SLOT_SECONDS // step
-        for series in complete(self.client.range(expression, start, span.to_second, step)):
+        found = complete(self.client.range(expression, start, span.to_second, step))
+        for series, values in zip(found, grid(found, start, step, count), strict=True):
             node = source.node(series.metric.get(source.label, ""))
             if node is not None and (shard is None or node in shard.nodes):
-                yield node, series.metric, grid(series, start, step, count)
+                yield node, series.metric, values
 
     def shards(self, span: Span) -> tuple[Shard, Shard] | None:
         """Two halves of the nodes that were there in `span`; None when there is but one node."""

@@ -19,11 +19,12 @@ from predictor.prometheus.fetch import Fetcher, Shard
 from predictor.prometheus.plan import Span
 from predictor.prometheus.tiers import PodName
 from predictor.slots import SLOT_SECONDS
-from predictor.store.columns import HOUR_SECONDS, SLOTS_PER_HOUR, Pod, PodHours, no_hours
+from predictor.store.columns import HOUR_SECONDS, SLOTS_PER_HOUR, Integers, Pod, PodHours, no_hours
 from slacktide.objects import ObjectMeta, OwnerReference, owner_group
 from slacktide.objects import Pod as PodObject
 from slacktide.tier import Tier
 
+_MILLIS: Final = 1000.0
 _LOOK_SECONDS: Final = HOUR_SECONDS + 300
 _TEMPLATE_HASH: Final = re.compile(r".+-([bcdfghjklmnpqrstvwxz2456789]{6,10})")
 """Ending of the name of a ReplicaSet that a Deployment made; Kubernetes takes it from this alphabet."""
@@ -35,6 +36,29 @@ class _There(NamedTuple):
     node: str
     pod: PodName
     hour: int
+
+
+_Key = tuple[str, PodName]
+_ByPod = dict[_Key, Points]
+"""Values by slots, by node and pod."""
+
+
+class _Measure(NamedTuple):
+    """(pods, hours): how many slots are known, and their mean and highest, NaN where none is."""
+
+    known: Integers
+    mean: Points
+    highest: Points
+
+
+class _Used(NamedTuple):
+    cpu: _Measure
+    memory: _Measure
+
+    @property
+    def known(self) -> Integers:
+        """Slots of which something is known."""
+        return np.maximum(self.cpu.known, self.memory.known)
 
 
 def fetch_pods(fetcher: Fetcher, span: Span, shard: Shard | None = None) -> PodHours:
@@ -64,36 +88,48 @@ class _Hours:
         cpu = self._by_pod(source.pod_cpu(window, q.BY_POD))
         memory = self._by_pod(source.pod_memory(window, q.BY_POD))
         uids, groups = self._uids(), self._groups()
-        columns = _Columns(self._first_hour)
-        for node, name in sorted({*cpu, *memory}):
-            if tiers.get(name, Tier.LS) is Tier.LS:
-                hours = self._known(node, name, uids)
-                if hours:
-                    group = groups.get(name, "")
-                    used = [self._cut(part.get((node, name))) for part in (cpu, memory)]
-                    columns.add(name, node, group, hours, used[0] * 1000.0, used[1])
-        return columns.done()
+        names = sorted(key for key in {*cpu, *memory} if tiers.get(key[1], Tier.LS) is Tier.LS)
+        used = _Used(*(self._measures(part, names) for part in (cpu, memory)))
+        pods: dict[str, tuple[int, Pod]] = {}
+        rows: list[tuple[int, int, int]] = []
+        for row, hour in np.argwhere(used.known > 0).tolist():
+            node, name = names[row]
+            uid = uids.get(_There(node, name, self._first_hour + hour))
+            if uid is not None:
+                pod = Pod(uid, *name, node, groups.get(name, ""), "ls", np.nan, np.nan)
+                rows.append((pods.setdefault(uid, (len(pods), pod))[0], row, hour))
+        if not rows:
+            return no_hours()
+        pod_of, row_of, hour_of = np.asarray(rows, dtype=np.int64).T
+        return PodHours(
+            [pod for _, pod in pods.values()],
+            pod_of,
+            self._first_hour + hour_of,
+            used.known[row_of, hour_of],
+            used.cpu.mean[row_of, hour_of] * _MILLIS,
+            used.cpu.highest[row_of, hour_of] * _MILLIS,
+            used.memory.mean[row_of, hour_of],
+            used.memory.highest[row_of, hour_of],
+        )
 
-    def _known(self, node: str, name: PodName, uids: dict[_There, str]) -> dict[int, str]:
-        """UID of a pod by hour of the span, in the hours in which it is sure."""
-        found = {hour: uids.get(_There(node, name, self._first_hour + hour), "") for hour in range(self._hours)}
-        return {hour: uid for hour, uid in found.items() if uid}
+    def _measures(self, part: _ByPod, names: list[_Key]) -> _Measure:
+        """Mean and highest of each hour, in the order of `names`."""
+        nothing = np.full(self._span.slots, np.nan)
+        values = np.stack([part.get(name, nothing) for name in names]) if names else nothing[None, :][:0]
+        cut = values.reshape(len(names), self._hours, SLOTS_PER_HOUR)
+        known = np.count_nonzero(~np.isnan(cut), axis=2)
+        mean = np.nansum(cut, axis=2) / np.maximum(known, 1)
+        highest = np.max(np.where(np.isnan(cut), -np.inf, cut), axis=2)
+        return _Measure(known, np.where(known, mean, np.nan), np.where(known, highest, np.nan))
 
-    def _by_pod(self, expression: str) -> dict[tuple[str, PodName], Points]:
-        """Values by slots, by node and pod."""
-        found: dict[tuple[str, PodName], Points] = {}
+    def _by_pod(self, expression: str) -> _ByPod:
+        found: _ByPod = {}
         source = self._fetcher.survey.cadvisor
         assert source is not None
         for node, labels, values in self._fetcher.series(expression, source, self._span, SLOT_SECONDS, self._shard):
             key = (node, PodName(labels.get("namespace", ""), labels.get("pod", "")))
             found[key] = np.fmax(found[key], values) if key in found else values
         return found
-
-    def _cut(self, values: Points | None) -> Points:
-        """(hours, slots of an hour)."""
-        if values is None:
-            return np.full((self._hours, SLOTS_PER_HOUR), np.nan)
-        return values.reshape(self._hours, SLOTS_PER_HOUR)
 
     def _uids(self) -> dict[_There, str]:
         """UID of each pod in each hour; those of which a name had two are not there."""
@@ -119,10 +155,9 @@ class _Hours:
         told = q.state(metric, self._fetcher.states(None), _LOOK_SECONDS, matcher)
         expression = f"group by ({', '.join(by)}) ({told})"
         start, end = self._ends
-        for series in complete(self._fetcher.client.range(expression, start, end, HOUR_SECONDS)):
-            present = grid(series, start, HOUR_SECONDS, self._hours)
-            for hour in np.flatnonzero(~np.isnan(present)):
-                yield series.metric, self._first_hour + int(hour)
+        found = complete(self._fetcher.client.range(expression, start, end, HOUR_SECONDS))
+        for row, hour in np.argwhere(~np.isnan(grid(found, start, HOUR_SECONDS, self._hours))).tolist():
+            yield found[row].metric, self._first_hour + hour
 
 
 def group_of(pod: PodName, kind: str, name: str) -> str:
@@ -133,38 +168,3 @@ def group_of(pod: PodName, kind: str, name: str) -> str:
     owner = OwnerReference(kind=kind, name=name, controller=True)
     labels = {"pod-template-hash": made[1]} if made else {}
     return owner_group(PodObject(metadata=ObjectMeta(namespace=pod.namespace, labels=labels, owner_references=[owner])))
-
-
-class _Columns:
-    """Rows that become PodHours."""
-
-    def __init__(self, first_hour: int) -> None:
-        self._first_hour = first_hour
-        self._pods: dict[str, tuple[int, Pod]] = {}
-        self._rows: list[tuple[float, ...]] = []
-
-    def add(self, name: PodName, node: str, group: str, hours: dict[int, str], cpu: Points, memory: Points) -> None:
-        """Hours of a name on a node: UID by hour, (hours, slots of an hour) millicores and bytes."""
-        known = np.count_nonzero(~np.isnan(cpu) | ~np.isnan(memory), axis=1)
-        measures = np.stack([*_mean_and_highest(cpu), *_mean_and_highest(memory)], axis=1).tolist()
-        for hour, uid in hours.items():
-            if known[hour]:
-                pod = Pod(uid, *name, node, group, "ls", np.nan, np.nan)
-                place, _ = self._pods.setdefault(uid, (len(self._pods), pod))
-                self._rows.append((place, self._first_hour + hour, known[hour], *measures[hour]))
-
-    def done(self) -> PodHours:
-        """All rows as columns."""
-        if not self._rows:
-            return no_hours()
-        table = np.asarray(self._rows, dtype=np.float64).T
-        pods = [pod for _, pod in self._pods.values()]
-        return PodHours(pods, *(part.astype(np.int64) for part in table[:3]), *table[3:])
-
-
-def _mean_and_highest(values: Points) -> tuple[Points, Points]:
-    """(hours,) of (hours, slots of an hour), NaN where no slot is known."""
-    known = np.count_nonzero(~np.isnan(values), axis=1)
-    mean = np.nansum(values, axis=1) / np.maximum(known, 1)
-    highest = np.max(np.where(np.isnan(values), -np.inf, values), axis=1)
-    return np.where(known, mean, np.nan), np.where(known, highest, np.nan)

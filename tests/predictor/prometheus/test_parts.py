@@ -78,7 +78,9 @@ def test_nan_and_infinities_are_gaps_and_times_are_rounded_to_the_grid():
     series = Series(
         {}, values=[(100.0, "1.5"), (130.001, "NaN"), (160.0, "+Inf"), (190.0, "-Inf"), (220.0, "0"), (250.0, "9")]
     )
-    assert np.array_equal(grid(series, 100.0, 30.0, 5), [1.5, np.nan, np.nan, np.nan, 0.0], equal_nan=True)
+    assert np.array_equal(
+        grid([series, Series({})], 100.0, 30.0, 5), [[1.5, np.nan, np.nan, np.nan, 0.0], [np.nan] * 5], equal_nan=True
+    )
     assert math.isnan(newest(Series({}, value=(1.0, "NaN"))))
     assert newest(Series({}, value=(1.0, "2"))) == 2.0
     assert math.isnan(newest(Series({})))
