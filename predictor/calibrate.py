@@ -26,7 +26,7 @@ from predictor.prior import Group
 from predictor.sketch import EDGES, Sketch
 
 STRICTEST: Final = -1.2
-LOOSEST: Final = 0.5
+LOOSEST: Final = 0.8
 """Bounds of the feedback: logarithm of the factor on the asked risk. Never looser than asked where horizons overlap:
 outcomes come late there, and a quiet day would be taken for too much reserve."""
 

@@ -50,7 +50,7 @@ class EngineSettings(Settings, frozen=True):
     model_risk_ratio: Annotated[
         float,
         Meta(ge=0.1, le=10, description="models are asked at the risk times this; the shift makes up for the rest"),
-    ] = 2.0
+    ] = 1.0
 
     champion_tolerance_ratio: Annotated[
         float, Meta(ge=1, le=10, description="a model is safe up to the asked violation rate times this")

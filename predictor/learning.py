@@ -135,8 +135,7 @@ class Learning:
 def nearest_level(prior: Prior | None, model: Model, settings: EngineSettings) -> float:
     """The risk to ask `model` at: of those that residuals are shipped for, the nearest by ratio to what is wanted.
 
-    0 for a model that answers every risk alike. A model is asked for a little more risk than the operator takes: nearer
-    to the middle its answers are better founded, and the calibration adds what is missing (docs/forecasting.md).
+    0 for a model that answers every risk alike.
     """
     if not model.states_risk:
         return 0.0
