@@ -1,21 +1,25 @@
 """The shared traces as nodes: conversions and packing of overcommit.md, section 4.
 
 The traces are no part of the repository: `../shared/traces` beside it, or the directory in SLACKTIDE_TRACES.
+`python -m benchmarks.traces NAME --out FILE.parquet` writes the nodes as a long file for `slacktide backtest`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import zlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from predictor.backtest.nodes import fold_of
 from predictor.backtest.pack import pack, packed
 from predictor.backtest.replay import Replay, carry_forward
 from predictor.models.base import Floats
@@ -75,11 +79,6 @@ def load(name: str, seed: int = 0, *, fold: int | None = None, folds: int = 2) -
         packing = pack(usage, plan.size, plan.passes, seed)
         replays.append(packed(label, SLOT_SECONDS, table.at0, usage, packing, warmup_slots=plan.warmup_slots))
     return replays
-
-
-def fold_of(name: str, folds: int) -> int:
-    """Fold of a series by its name: the same everywhere and for ever."""
-    return zlib.crc32(name.encode()) % folds
 
 
 def _kept(label: str, table: Table, fold: int | None, folds: int) -> npt.NDArray[np.int64]:
@@ -164,3 +163,37 @@ PLANS: Final[Mapping[str, Plan]] = {
     "google_memory": Plan(lambda root: _google(root, "mem"), 20, 12, 5 * _DAY_SLOTS),
 }
 """Traces by name; those called `_memory` are in MiB or the like, the others in cores."""
+
+
+def export(replays: Sequence[Replay], path: str) -> None:
+    """Write replays as one long Parquet file: time, node, series, usage, request."""
+    with duckdb.connect() as connection:
+        connection.execute(
+            "CREATE TABLE long (time BIGINT, node VARCHAR, series VARCHAR, usage DOUBLE, request DOUBLE)"
+        )
+        for replay in replays:
+            prefix = f"{replay.name}/" if len(replays) > 1 else ""
+            times = [int(replay.label(slot)) for slot in range(len(replay.usage))]
+            for member, node in enumerate(replay.owner):
+                part = pd.DataFrame({"time": times, "usage": replay.members[:, member]})
+                connection.register("part", part)
+                connection.execute(
+                    "INSERT INTO long SELECT time, ?, ?, usage, ? FROM part",
+                    [prefix + replay.nodes[node], f"{prefix}series-{member}", float(replay.requested[member])],
+                )
+        connection.table("long").write_parquet(path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write one trace; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.traces", description=__doc__)
+    parser.add_argument("name", choices=sorted(PLANS))
+    parser.add_argument("--out", required=True, metavar="FILE.parquet")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args(argv)
+    export(load(arguments.name, arguments.seed), arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,7 +7,7 @@ slots up to and including t, and is about the slots after it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -87,52 +87,93 @@ def decision_slots(replay: Replay, every_seconds: float) -> range:
     return range(-round(replay.at0 / replay.slot_seconds) % step, len(replay.usage), step)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Script:
+    """What decisions of a replay see, without the series' slots: small enough to be sent to another process.
+
+    slots    (decisions,) slot at whose end each is made, rising.
+    limits   (decisions, nodes) requests as far as they are known.
+    present  (decisions, members) whether the member is there.
+    asked    (members,) or (decisions, members) requests.
+    hours    hourly maximum and mean of members (blocks, members), by the place in the hour that its blocks end on.
+    """
+
+    name: str
+    slot_seconds: float
+    at0: float
+    nodes: tuple[str, ...]
+    usage: Usage
+    owner: Integers
+    slots: Integers
+    limits: Floats
+    present: npt.NDArray[np.bool_]
+    asked: Floats
+    hours: Mapping[int, tuple[Usage, Usage]]
+    warmup_slots: int = 0
+
+    def label(self, slot: int) -> float:
+        """The time by which the input knows the slot."""
+        return self.at0 + slot * self.slot_seconds
+
+    def slots_of(self, seconds: float) -> int:
+        """How many slots a duration covers, at least one."""
+        return max(1, round(seconds / self.slot_seconds))
+
+    def history(self, number: int) -> History:
+        """What decision `number` sees of all nodes: the last `HISTORY_DAYS` days. Views: not to be written to."""
+        end = int(self.slots[number]) + 1
+        return History(
+            usage=self.usage[max(0, end - self.slots_of(HISTORY_DAYS * DAY_SECONDS)) : end],
+            requested=self.limits[number],
+            slot_seconds=self.slot_seconds,
+            at=self.label(end),
+            members=self._members(number, end),
+        )
+
+    def _members(self, number: int, end: int) -> Members:
+        per_hour = self.slots_of(HOUR_SECONDS)
+        offset = end % per_hour
+        highest, mean = self.hours[offset]
+        last = end // per_hour + (offset > 0)
+        first = max(0, last - round(HISTORY_DAYS * DAY_SECONDS / (per_hour * self.slot_seconds)))
+        requested = self.asked if self.asked.ndim == 1 else self.asked[number]
+        kept = self.present[number]
+        if kept.all():
+            return Members(self.owner, highest[first:last], mean[first:last], requested)
+        return Members(self.owner[kept], highest[first:last, kept], mean[first:last, kept], requested[kept])
+
+
+def script(replay: Replay, slots: range) -> Script:
+    """What the decisions at the ends of `slots` see.
+
+    A block of an hour holds its own slots only, so those up to a decision are the same whatever comes later.
+    """
+    per_hour = replay.slots_of(HOUR_SECONDS)
+    places = {(slot + 1) % per_hour for slot in slots[:per_hour]}
+    members, nodes = len(replay.owner), len(replay.nodes)
+    return Script(
+        name=replay.name,
+        slot_seconds=replay.slot_seconds,
+        at0=replay.at0,
+        nodes=replay.nodes,
+        usage=replay.usage,
+        owner=replay.owner,
+        slots=np.array(slots, dtype=np.int64),
+        limits=np.array([replay.limits(slot) for slot in slots]).reshape(len(slots), nodes),
+        present=np.array([replay.present(slot) for slot in slots]).reshape(len(slots), members),
+        asked=replay.requested if replay.requested.ndim == 1 else replay.requested[list(slots)],
+        hours={place: _blocks(replay.members, per_hour, place) for place in places},
+        warmup_slots=replay.warmup_slots,
+    )
+
+
 def decisions(
     replay: Replay, horizon_seconds: float, every_seconds: float | None = None, *, slots: range | None = None
 ) -> Iterator[tuple[int, History]]:
-    """Each decision's slot and what is known at its end, oldest first; all nodes, the last `HISTORY_DAYS` days.
-
-    The arrays are views where they can be: do not write to them. `slots` replaces the rhythm.
-    """
-    hours = Hours(replay)
-    window = replay.slots_of(HISTORY_DAYS * DAY_SECONDS)
-    for slot in slots or decision_slots(replay, every_seconds or every_for(horizon_seconds)):
-        yield (
-            slot,
-            History(
-                usage=replay.usage[max(0, slot + 1 - window) : slot + 1],
-                requested=replay.limits(slot),
-                slot_seconds=replay.slot_seconds,
-                at=replay.label(slot + 1),
-                members=hours.members(slot),
-            ),
-        )
-
-
-class Hours:
-    """Hourly maximum and mean of each member, in blocks that end with the decision's slot.
-
-    A block holds its own slots only, so the blocks up to a decision are the same whatever comes later. They are made
-    once for each place in the hour that decisions fall on.
-    """
-
-    def __init__(self, replay: Replay) -> None:
-        self._replay = replay
-        self._per_hour = replay.slots_of(HOUR_SECONDS)
-        self._made: dict[int, tuple[Usage, Usage]] = {}
-
-    def members(self, slot: int) -> Members:
-        """The members that are there at the end of `slot`, over the last `HISTORY_DAYS` days."""
-        replay, offset = self._replay, (slot + 1) % self._per_hour
-        if offset not in self._made:
-            self._made[offset] = _blocks(replay.members, self._per_hour, offset)
-        highest, mean = self._made[offset]
-        end = (slot + 1) // self._per_hour + (offset > 0)
-        begin = max(0, end - round(HISTORY_DAYS * DAY_SECONDS / (self._per_hour * replay.slot_seconds)))
-        requested, kept = replay.asked(slot), replay.present(slot)
-        if kept.all():
-            return Members(replay.owner, highest[begin:end], mean[begin:end], requested)
-        return Members(replay.owner[kept], highest[begin:end, kept], mean[begin:end, kept], requested[kept])
+    """Each decision's slot and what is known at its end, oldest first. `slots` replaces the rhythm."""
+    made = script(replay, slots or decision_slots(replay, every_seconds or every_for(horizon_seconds)))
+    for number, slot in enumerate(made.slots):
+        yield int(slot), made.history(number)
 
 
 def _blocks(values: Usage, per_hour: int, offset: int) -> tuple[Usage, Usage]:

@@ -37,6 +37,14 @@ def test_equals_what_lightgbm_says_itself(objective, leaves, unknown):
     )
 
 
+def test_a_row_gets_the_same_number_alone_as_among_many():
+    booster, rows = fitted()
+    trees = trees_of(booster, start=2.5)
+    many = trees.predict(rows)
+    for few in (1, 7, 256):
+        np.testing.assert_array_equal(trees.predict(rows[:few]), many[:few])
+
+
 def test_values_on_a_threshold_go_left():
     booster, _ = fitted()
     trees = trees_of(booster)
