@@ -1,19 +1,18 @@
-"""Boosted trees: where the peak is likely to be, how far it may stray, and how much of that is worth covering.
+"""Boosted trees: where the peak is likely to be, and how far it may stray.
 
 Two sets of trees, fitted on pooled nodes of public traces (predictor.training), say the mean of the peak over the
 horizon and its mean deviation from that, both in shares of S, the highest use of the last seven days. The answer at a
-risk is their weighted sum with terms that price risk: to cover a node whose use strays far takes much reserve for
-little safety, so such a node gets less of its deviation covered and calm ones more, at the asked risk on average. The
-price depends on the risk alone and is part of the weights, so the answer for a series depends on no other series.
-Weights exist for 1 h and 24 h; other horizons take the next longer, longer ones ask each day at its part of the risk.
+risk is location + reach x deviation, with one reach for each risk. That prices risk: nodes that stray far have longer
+tails, so the same reach covers less of them than of calm ones, and much reserve for little safety is not spent. The
+reach is part of the weights, so the answer for a series depends on no other series. Weights exist for 1 h and 24 h;
+other horizons take the next longer, and those beyond ask each day at its part of the risk.
 
-Cost: about 0.1 ms a series with 14 days and 25 pods. Source: overcommit.md, section 8 (location-scale, risk-priced).
+Cost: about 0.3 ms a series with 14 days and 25 pods. Source: overcommit.md, section 8 (location-scale trees).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
 
 import numpy as np
 
@@ -23,12 +22,10 @@ from predictor.models.levels import at_risks
 from predictor.models.trees import Trees
 from predictor.models.weights import fitted_hours, load
 
-_LEAST_DEVIATION: Final = 0.001
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Boosted:
-    """Location-scale trees with priced risk."""
+    """Location-scale trees."""
 
     name: str = "boosted"
     states_risk: bool = True
@@ -41,14 +38,8 @@ class Boosted:
         scale, table = features(history, seconds)
         location = Trees.of(stored, "location").predict(table)
         deviation = np.exp(Trees.of(stored, "deviation").predict(table))
-        shares = stored["price"] @ priced_terms(location, deviation)
+        shares = location + stored["reach"][:, None] * deviation
         return np.maximum(at_risks(stored["risks"], shares, risks, horizon_seconds), 0.0) * scale
-
-
-def priced_terms(location: Floats, deviation: Floats) -> Floats:
-    """(terms, series) what the price of a risk, a row of `price`, weighs."""
-    deviation = np.maximum(deviation, _LEAST_DEVIATION)
-    return np.stack([np.ones_like(location), location, deviation, deviation * np.log(deviation)])
 
 
 def build(window_days: float = 0.0) -> Boosted:  # noqa: ARG001 - how far back it looks was fixed when it was fitted

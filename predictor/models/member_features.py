@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from predictor.models.base import Integers
-from predictor.models.node_features import DAY, WEEK, Columns, Floats32
+from predictor.models.node_features import DAY, WEEK, Columns, Floats32, zeroed
 
 _JUMPED: Final = 0.05
 _STEPS: Final = (3, 6, 12, 25, 50)
@@ -74,8 +74,8 @@ def pods(highest: Floats32, mean: Floats32, column: Integers, scale: Floats32) -
     scales = scale[column]
     recent = slice(-WEEK - 1, None)
     return Pods(
-        np.nan_to_num(highest[recent]) / scales,
-        np.nan_to_num(mean[recent]) / scales,
+        zeroed(highest[recent]) / scales,
+        zeroed(mean[recent]) / scales,
         starts,
         group,
         columns,
@@ -111,12 +111,11 @@ def _levels(own: Pods) -> Columns:
     """What pods use now and what they have reached."""
     hours = len(own.highest)
     newest, mean = own.highest[-1], own.mean[-1]
-    reached = np.maximum.accumulate(own.highest[::-1], axis=0)
     out: Columns = {"pods_max_1h": own.sums(newest), "pods_over_mean": own.sums(newest - mean)}
     for window in (3, DAY, WEEK):
         if 2 * hours < window:
             continue
-        top = reached[min(window, hours) - 1]
+        top = own.highest[-window:].max(axis=0)
         gap = top - newest
         out[f"pods_max_{window}h"] = own.sums(top)
         out[f"pods_gap_{window}h"] = own.root(gap)
@@ -125,9 +124,8 @@ def _levels(own: Pods) -> Columns:
     for window in (DAY, WEEK):
         out[f"pods_sd_{window}h"] = np.sqrt(own.sums(own.mean[-window:].var(axis=0)))
     out["pods_mean_24h"] = own.sums(own.mean[-DAY:].mean(axis=0))
-    week = reached[-1] if hours <= WEEK else reached[WEEK - 1]
     out["pods_concentration"] = _concentration(own, mean)
-    out["pods_concentration_168h"] = _concentration(own, week)
+    out["pods_concentration_168h"] = _concentration(own, own.highest[-WEEK:].max(axis=0))
     for step in _STEPS:
         above = (own.highest > newest + np.float32(step / 100)).sum(axis=0, dtype=np.float32)
         out[f"pods_above_{step}"] = own.sums(above / np.float32(hours))

@@ -62,8 +62,8 @@ def past(usage: Floats32, slots_an_hour: int) -> Past:
     else:
         count = seen.sum(axis=1).astype(np.float32)
         count[count == 0] = np.nan
-        zeroed = np.where(seen, blocks, np.float32(0))
-        mean, square = zeroed.sum(axis=1) / count, np.einsum("hsn,hsn->hn", zeroed, zeroed) / count
+        filled = zeroed(blocks)
+        mean, square = filled.sum(axis=1) / count, np.einsum("hsn,hsn->hn", filled, filled) / count
     highest = _padded(np.fmax.reduce(blocks, axis=1))
     scale = np.fmax.reduce(highest[-WEEK:], axis=0)
     scale = np.where(scale > 0, scale, 1).astype(np.float32)
@@ -73,6 +73,11 @@ def past(usage: Floats32, slots_an_hour: int) -> Past:
         last[:] = usage[-slots_an_hour:] / scale
     square = _padded(square) / (scale * scale)
     return Past(highest / scale, _padded(mean) / scale, square, last, scale, known)
+
+
+def zeroed(values: Floats32) -> Floats32:
+    """Zero in place of what is unknown."""
+    return np.where(np.isnan(values), np.float32(0), values)
 
 
 def _padded(hourly: Floats32) -> Floats32:
@@ -134,8 +139,8 @@ def _windows(own: Past) -> Columns:
     maxima = np.fmax.accumulate(own.highest[::-1], axis=0)
     for hours in (1, 2, 3, 6, 12, 24, 48, 72, 120, 336):
         out[f"max_{hours}h"] = own.enough(maxima[hours - 1], hours)
-    means = np.cumsum(np.nan_to_num(own.mean[::-1]), axis=0)
-    squares = np.cumsum(np.nan_to_num(own.square[::-1]), axis=0)
+    means = np.cumsum(zeroed(own.mean[::-1]), axis=0)
+    squares = np.cumsum(zeroed(own.square[::-1]), axis=0)
     for hours in (1, 3, 6, 12, 24, 72, 168, 336):
         count = np.maximum(own.known[hours - 1], 1).astype(np.float32)
         mean = means[hours - 1] / count
@@ -190,7 +195,7 @@ def _rises(own: Past, ahead: Floats32, horizon: int) -> Columns:
 def _spread(rise: Floats32, percents: tuple[int, ...]) -> Columns:
     ranked = np.sort(rise, axis=0)
     count = np.maximum(np.isfinite(rise).sum(axis=0), 1).astype(np.float32)
-    upward = np.maximum(np.nan_to_num(rise), 0)
+    upward = np.maximum(zeroed(rise), 0)
     return {
         **{f"p{percent}": quantile_of(ranked, percent) for percent in percents},
         "top1": _from_top(ranked, 1),
@@ -237,8 +242,8 @@ def _clock(own: Past, horizon: int) -> Columns:
         **tops("clock_later", later, (1, 2)),
         **tops("clock_fortnight", peaks, (1, 2, 3)),
         **tops("clock_rise_fortnight", rises, (1, 2, 3)),
-        "clock_mean": np.nan_to_num(peaks[:7]).sum(axis=0) / count,
-        "clock_rise_mean": np.nan_to_num(rises[:7]).sum(axis=0) / count,
+        "clock_mean": zeroed(peaks[:7]).sum(axis=0) / count,
+        "clock_rise_mean": zeroed(rises[:7]).sum(axis=0) / count,
     }
 
 

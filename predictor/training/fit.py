@@ -60,7 +60,7 @@ def fit(hours: int, out: Path, rows: Mapping[str, Rows]) -> None:
     common = {"names": np.array(names), "risks": np.array(location_scale.RISKS)}
     fitted, _ = location_scale.fit(rows)
     trees = {**fitted.location.arrays("location"), **fitted.deviation.arrays("deviation")}
-    save(out / f"boosted_{hours}h.npz", {**common, **trees, "price": fitted.price})
+    save(out / f"boosted_{hours}h.npz", {**common, **trees, "reach": fitted.reach})
     save(out / f"quantile_regression_{hours}h.npz", {**common, **linear.fit(rows, names)})
 
 

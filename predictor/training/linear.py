@@ -16,7 +16,7 @@ from predictor.models.quantile_regression import SETS, design
 from predictor.training.location_scale import RISKS
 from predictor.training.rows import Rows
 
-_ROWS_OF_A_TRACE: Final = 8000
+_ROWS_OF_A_TRACE: Final = 3000
 """So that each trace weighs the same; more rows change nothing but the time it takes."""
 
 
@@ -49,4 +49,4 @@ def _regressions(inputs: Floats, peaks: Floats) -> Floats:
     with warnings.catch_warnings():
         # The weights it stopped at are as good as those after more iterations: the loss no longer changes.
         warnings.simplefilter("ignore", IterationLimitWarning)
-        return np.array([regression.fit(1.0 - risk, max_iter=400, p_tol=1e-4).params for risk in RISKS])
+        return np.array([regression.fit(1.0 - risk, max_iter=200, p_tol=1e-4).params for risk in RISKS])

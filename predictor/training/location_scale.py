@@ -1,6 +1,6 @@
-"""Fits the model `boosted`: trees for where the peak is, trees for how far it strays, and the price of each risk.
+"""Fits the model `boosted`: trees for where the peak is, trees for how far it strays, and the reach of each risk.
 
-Deviations are those of out-of-fold locations, and the price is fitted on out-of-fold locations and deviations: inside
+Deviations are those of out-of-fold locations, and the reach is that of out-of-fold locations and deviations: inside
 the folds they were fitted on, trees know the answer and look better than they are.
 """
 
@@ -13,10 +13,8 @@ from typing import Any, Final
 import lightgbm
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
 
 from predictor.models.base import Floats
-from predictor.models.boosted import priced_terms
 from predictor.models.trees import Trees
 from predictor.training.convert import trees_of
 from predictor.training.rows import FOLDS, Rows
@@ -41,25 +39,24 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
 }
 _LEAST_RESIDUAL: Final = 0.001
 """Added to deviations: their logarithm is fitted, and a constant series has none."""
-_FIRST_PRICE: Final = (1.0, 2.0, -0.4)
-_STEPS: Final = (0.1, 0.7, 0.4)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fitted:
-    """location, deviation: trees (deviation: of the logarithm). price (risks, 4)."""
+    """location, deviation: trees (deviation: of the logarithm). reach (risks,)."""
 
     location: Trees
     deviation: Trees
-    price: Floats
+    reach: Floats
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outside:
-    """Out-of-fold terms of one trace's rows, (terms, rows), beside the rows."""
+    """Out-of-fold location and deviation (rows,) of one trace's rows."""
 
     rows: Rows
-    terms: Floats
+    location: Floats
+    deviation: Floats
 
 
 def fit(traces: Mapping[str, Rows]) -> tuple[Fitted, dict[str, Outside]]:
@@ -70,10 +67,9 @@ def fit(traces: Mapping[str, Rows]) -> tuple[Fitted, dict[str, Outside]]:
     strayed = [np.abs(part.peak - said) + _LEAST_RESIDUAL for part, said in zip(rows, inside, strict=True)]
     deviation, spread = _outside(rows, strayed, "gamma")
     outside = {
-        name: Outside(part, priced_terms(at, np.exp(by)))
-        for name, part, at, by in zip(traces, rows, inside, spread, strict=True)
+        name: Outside(part, at, np.exp(by)) for name, part, at, by in zip(traces, rows, inside, spread, strict=True)
     }
-    return Fitted(location, deviation, prices(list(outside.values()))), outside
+    return Fitted(location, deviation, reaches(list(outside.values()))), outside
 
 
 def _outside(rows: Sequence[Rows], targets: Sequence[Floats], objective: str) -> tuple[Trees, list[Floats]]:
@@ -97,43 +93,11 @@ def _fit_trees(
     return trees_of(lightgbm.train({**_PARAMETERS, "objective": objective}, data, _ROUNDS))
 
 
-def prices(parts: Sequence[Outside]) -> Floats:
-    """(risks, terms): for each risk the weights that leave most to sell when each trace is shifted to that risk.
-
-    The constant then brings the pooled traces to the risk.
-    """
-    fitted = np.empty((len(RISKS), 4))
-    start = np.array(_FIRST_PRICE)
-    for place in reversed(range(len(RISKS))):
-        risk = RISKS[place]
-        simplex = start + np.vstack([np.zeros(3), np.diag(_STEPS)])
-        found = minimize(
-            _unsold,
-            start,
-            args=(parts, risk),
-            method="Nelder-Mead",
-            options={"maxfev": 200, "initial_simplex": simplex},
-        )
-        start = found.x
-        residual = np.concatenate([part.rows.peak - start @ part.terms[1:] for part in parts])
-        weight = np.concatenate([np.full(len(part.rows.peak), 1.0 / len(part.rows.peak)) for part in parts])
-        fitted[place] = _weighted_quantile(residual, weight, 1.0 - risk), *start
-    return fitted
-
-
-def _unsold(price: Floats, parts: Sequence[Outside], risk: float) -> float:
-    """Share of the requests that is not sold, mean over traces, when each is shifted to exactly `risk`."""
-    total = 0.0
-    for part in parts:
-        said = price @ part.terms[1:]
-        residual = part.rows.peak - said
-        rank = int((1.0 - risk) * len(residual))
-        shifted = said + np.partition(residual, rank)[rank]
-        total += float(np.mean(np.clip(shifted / part.rows.limit, 0.0, 1.0)))
-    return total / len(parts)
-
-
-def _weighted_quantile(values: Floats, weight: Floats, share: float) -> float:
-    order = np.argsort(values)
+def reaches(parts: Sequence[Outside]) -> Floats:
+    """(risks,) reach of each risk: by it as many peaks are above the answer as the risk says, mean over traces."""
+    needed = np.concatenate([(part.rows.peak - part.location) / part.deviation for part in parts])
+    weight = np.concatenate([np.full(len(part.location), 1.0 / len(part.location)) for part in parts])
+    order = np.argsort(needed)
     reached = np.cumsum(weight[order])
-    return float(values[order][np.searchsorted(reached, share * reached[-1])])
+    places = np.searchsorted(reached, (1.0 - np.array(RISKS)) * reached[-1])
+    return np.asarray(needed[order][places], dtype=np.float64)
