@@ -12,7 +12,6 @@ import platform
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -42,7 +41,7 @@ from agent.pods import PodBook
 from agent.policy.base import Context
 from agent.policy.registry import build as build_policies
 from agent.policy.spread import Spread
-from agent.report import Reporter, channel_to
+from agent.report import Reporter
 from agent.settings import AgentSettings
 from agent.spool import Spool
 from slacktide.cluster import PODS, ClusterMetrics, Informer, connect
@@ -125,13 +124,12 @@ class Agent:
         self._watch = CgroupWatch(lister, time.monotonic)
         self._delays = RunDelayReader(settings.proc_root, time.monotonic, settings.pressure_threads)
         self._spool = Spool(settings.state_dir, settings.report.spool_bytes, settings.report.spool_seconds)
-        target = settings.predictor
         self._reporter = Reporter(
             self._node,
             boot_id,
             self._spool,
             settings.report,
-            partial(channel_to, target, settings.report) if target else None,
+            settings.predictor,
         )
         self._parts = AgentParts(
             daemon,

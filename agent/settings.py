@@ -47,6 +47,13 @@ class ReportSettings(Settings, frozen=True):
     keepalive_seconds: Annotated[float, Meta(ge=10, le=7200, description="an idle connection is pinged this often")] = (
         60.0
     )
+    hold_seconds: Annotated[
+        float,
+        Meta(ge=1, le=35 * 86_400, description="of several predictors one that is silent for this long misses samples"),
+    ] = 3600.0
+    resolve_seconds: Annotated[
+        float, Meta(ge=0.1, le=3600, description="predictors with a name are looked up this often")
+    ] = 30.0
     backoff_seconds: Annotated[float, Meta(ge=0.05, le=60, description="first pause before a reconnect")] = 0.5
     backoff_max_seconds: Annotated[float, Meta(ge=0.1, le=600, description="longest pause before a reconnect")] = 15.0
 
@@ -63,7 +70,11 @@ class AgentSettings(DaemonSettings, frozen=True):
     proc_root: Annotated[str, Meta(description="where the host's /proc is mounted")] = "/proc"
     sys_root: Annotated[str, Meta(description="where the host's /sys is mounted")] = "/sys"
     predictor: Annotated[
-        str, Meta(description="predictor: unix:/path or HOST:PORT; empty reports nowhere and only spools")
+        str,
+        Meta(
+            description="predictors, comma separated: unix:/path or HOST:PORT, each replica of a name with several "
+            "addresses; empty reports nowhere and only spools"
+        ),
     ] = ""
     resources: ResourceNames = ResourceNames()
     policies: Annotated[

@@ -160,6 +160,31 @@ class Spool:
                 return self._memory[0].boot_id if self._memory else None
         return str(row[0])
 
+    def boots(self) -> list[tuple[str, int]]:
+        """Boots of which samples wait, oldest first, and the highest sequence of each."""
+        with self._lock:
+            if self._closed:
+                return []
+            rows = self._db.execute(
+                "SELECT boot_id, max(sequence) FROM sample GROUP BY boot_id ORDER BY min(id)"
+            ).fetchall()
+            found = {str(boot): int(sequence) for boot, sequence in rows}
+            for kept in self._memory:
+                found[kept.boot_id] = max(kept.sequence, found.get(kept.boot_id, 0))
+        return list(found.items())
+
+    def count(self, boot_id: str, after_sequence: int, sequence: int) -> int:
+        """How many samples of a boot wait beyond `after_sequence`, up to `sequence`."""
+        with self._lock:
+            if self._closed:
+                return 0
+            row = self._db.execute(
+                "SELECT count(*) FROM sample WHERE boot_id = ? AND sequence > ? AND sequence <= ?",
+                (boot_id, after_sequence, sequence),
+            ).fetchone()
+            kept = [one for one in self._memory if one.boot_id == boot_id and after_sequence < one.sequence <= sequence]
+        return int(row[0]) + len(kept)
+
     def batch(self, boot_id: str, after_sequence: int, count: int) -> list[tuple[int, bytes]]:
         """Up to `count` samples of a boot beyond `after_sequence`, oldest first; none after `close`.
 
@@ -180,8 +205,8 @@ class Spool:
         found = [(int(sequence), bytes(payload)) for sequence, payload in rows]
         return sorted(found + kept)[:count]
 
-    def acknowledge(self, boot_id: str, sequence: int) -> int:
-        """Delete the samples of a boot up to `sequence`; returns how many.
+    def acknowledge(self, boot_id: str, sequence: int, delete_up_to: int | None = None) -> int:
+        """Delete the samples of a boot up to `sequence`, or only up to `delete_up_to`; returns how many.
 
         A receipt beyond what was ever given out means that this spool was lost in the middle of a boot: the
         sequence goes on from there, or the predictor would take new samples for old ones.
@@ -189,19 +214,20 @@ class Spool:
         with self._lock:
             self._given[boot_id] = max(sequence, self._given.get(boot_id, 0))
             before = len(self._memory)
-            waiting = [one for one in self._memory if one.boot_id != boot_id or one.sequence > sequence]
+            last = sequence if delete_up_to is None else delete_up_to
+            waiting = [one for one in self._memory if one.boot_id != boot_id or one.sequence > last]
             self._memory = deque(waiting)
-            return before - len(waiting) + self._acknowledge_on_disk(boot_id, sequence)
+            return before - len(waiting) + self._acknowledge_on_disk(boot_id, sequence, last)
 
-    def _acknowledge_on_disk(self, boot_id: str, sequence: int) -> int:
+    def _acknowledge_on_disk(self, boot_id: str, sequence: int, last: int) -> int:
         """A disk that refuses keeps samples that were received: they are sent again and known there as repeats."""
         try:
-            return self._forget(boot_id, sequence)
+            return self._forget(boot_id, sequence, last)
         except sqlite3.Error as error:
             self.problem = f"{self._path}: samples that were received could not be removed: {error}"
             return 0
 
-    def _forget(self, boot_id: str, sequence: int) -> int:
+    def _forget(self, boot_id: str, sequence: int, last: int) -> int:
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             if sequence > self._last(boot_id):
@@ -209,9 +235,9 @@ class Spool:
             which = "FROM sample WHERE boot_id = ? AND sequence <= ?"
             count, size = self._db.execute(
                 f"SELECT count(*), coalesce(sum(length(payload)), 0) {which}",
-                (boot_id, sequence),
+                (boot_id, last),
             ).fetchone()
-            self._db.execute(f"DELETE {which}", (boot_id, sequence))
+            self._db.execute(f"DELETE {which}", (boot_id, last))
             self._bytes -= int(size) + int(count) * _OVERHEAD_BYTES
         return int(count)
 

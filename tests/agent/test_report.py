@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -7,9 +8,12 @@ from concurrent import futures
 from contextlib import contextmanager
 
 import grpc
+import msgspec
 import pytest
 
-from agent.report import Reporter, channel_to
+from agent.endpoints import endpoints, has_names, split
+from agent.receivers import Receivers
+from agent.report import Reporter
 from agent.settings import ReportSettings
 from agent.snapshot import PodIdentity
 from agent.spool import Spool
@@ -80,9 +84,9 @@ def serving(address, predictor):
 
 
 @contextmanager
-def reporting(tmp_path, address, settings=QUICK, boot="boot", limit=1 << 20):
+def reporting(tmp_path, address, settings=QUICK, boot="boot", limit=1 << 20, **more):
     spool = Spool(str(tmp_path), limit)
-    reporter = Reporter("n1", boot, spool, settings, (lambda: channel_to(address, settings)) if address else None)
+    reporter = Reporter("n1", boot, spool, settings, address, **more)
     reporter.start()
     try:
         yield reporter, spool
@@ -205,6 +209,112 @@ def test_sequence_goes_on_after_a_restart_of_the_agent(tmp_path, address):
     assert predictor.received == [("boot", 1), ("boot", 2)]
 
 
+def sequences(predictor):
+    return [sequence for _, sequence in predictor.received]
+
+
+def test_every_predictor_gets_every_sample(tmp_path):
+    one, other = Predictor(), Predictor()
+    addresses = [f"unix:{tmp_path}/{name}.sock" for name in ("one", "other")]
+    with serving(addresses[0], one), reporting(tmp_path, ", ".join(addresses)) as (reporter, spool):
+        for number in range(5):
+            reporter.submit(sample(number))
+        wait_for(lambda: sequences(one) == [1, 2, 3, 4, 5])
+        # The other one is away: what it lacks stays in the spool, and is sent to nobody twice.
+        assert spool.waiting() == 5
+        assert reporter.connected
+        with serving(addresses[1], other):
+            wait_for(lambda: spool.waiting() == 0)
+            reporter.submit(sample(5))
+            wait_for(lambda: reporter.counters["acknowledged"] == 12)
+    assert sequences(one) == sequences(other) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_predictor_that_is_gone_for_long_is_not_waited_for(tmp_path):
+    now = [0.0]
+    addresses = [f"unix:{tmp_path}/{name}.sock" for name in ("one", "gone")]
+    spool = Spool(str(tmp_path), 1 << 20)
+    receivers = Receivers(spool, 3600.0, lambda: now[0])
+    here, gone = (receivers.add(name) for name in addresses)
+    for _ in range(3):
+        spool.append("b", b"payload")
+    now[0] = 3599.0
+    assert here.acknowledge("b", 3) == 3
+    assert (spool.waiting(), here.batch("b", 0, 9), len(gone.batch("b", 0, 9))) == (3, [], 3)
+    assert (here.oldest_boot(), gone.oldest_boot()) == (None, "b")
+    now[0] = 3601.0
+    spool.append("b", b"payload")
+    assert here.acknowledge("b", 4) == 1
+    assert spool.waiting() == 0
+    # Once it is back it is waited for again.
+    spool.append("b", b"payload")
+    assert gone.acknowledge("b", 4) == 0
+    here.acknowledge("b", 5)
+    assert [sequence for sequence, _ in gone.batch("b", 0, 9)] == [5]
+    spool.close()
+
+
+def test_without_any_receipt_nothing_leaves_the_spool(tmp_path):
+    now = [0.0]
+    spool = Spool(str(tmp_path), 1 << 20)
+    receivers = Receivers(spool, 10.0, lambda: now[0])
+    only = receivers.add("only")
+    spool.append("b", b"payload")
+    now[0] = 1e6
+    assert spool.waiting() == 1
+    assert only.acknowledge("b", 1) == 1
+    assert spool.waiting() == 0
+    spool.close()
+
+
+def test_a_name_with_several_addresses_is_several_predictors_and_is_looked_up_again(tmp_path):
+    predictors = {f"10.0.0.{number}:7443": Predictor() for number in (1, 2, 3)}
+    answers = [["10.0.0.1:7443", "10.0.0.2:7443"]]
+    settings = msgspec.structs.replace(QUICK, resolve_seconds=0.1)
+
+    def dial(target):
+        number = target.split(":")[0].rsplit(".", 1)[1]
+        return grpc.insecure_channel(f"unix:{tmp_path}/{number}.sock")
+
+    with contextlib.ExitStack() as stack:
+        for target, predictor in predictors.items():
+            stack.enter_context(serving(f"unix:{tmp_path}/{target.split(':')[0].rsplit('.', 1)[1]}.sock", predictor))
+        more = {"settings": settings, "dial": dial, "look_up": lambda _host, _port: answers[-1]}
+        reporter, spool = stack.enter_context(reporting(tmp_path, "predictor.slacktide:7443", **more))
+        reporter.submit(sample(1))
+        one, two, three = predictors.values()
+        wait_for(lambda: sequences(one) == sequences(two) == [1] and spool.waiting() == 0)
+        answers.append(["10.0.0.2:7443", "10.0.0.3:7443"])
+        wait_for(lambda: three.streams or reporter.submit(sample(2)))
+        wait_for(lambda: spool.waiting() == 0 and sequences(three))
+        before = len(one.received)
+        reporter.submit(sample(3))
+        wait_for(lambda: sequences(two)[-1] == sequences(three)[-1] and spool.waiting() == 0)
+        assert len(one.received) <= before + 1
+
+
+def test_endpoints():
+    known = {"one": ["10.0.0.1:1"], "many": ["10.0.0.3:1", "10.0.0.2:1", "[fd00::2]:1", "[fd00::3]:1"], "none": []}
+
+    def look_up(host, _port):
+        return known[host]
+
+    targets = split("unix:/a.sock, one:1,many:1 ,none:1,10.0.0.9:1,[::1]:1,one:1,")
+    assert targets == ["unix:/a.sock", "one:1", "many:1", "none:1", "10.0.0.9:1", "[::1]:1"]
+    assert endpoints(targets, look_up) == [
+        "unix:/a.sock",
+        "one:1",
+        "10.0.0.2:1",
+        "10.0.0.3:1",
+        "none:1",
+        "10.0.0.9:1",
+        "[::1]:1",
+    ]
+    assert not has_names(["unix:/a.sock", "10.0.0.9:1", "[::1]:1"])
+    assert has_names(["one:1"])
+    assert endpoints(["localhost:1"]) == ["localhost:1"]
+
+
 def test_in_flight_samples_are_bounded(tmp_path, address):
     settings = ReportSettings(
         backoff_seconds=0.05, batch_samples=2, in_flight_samples=4, ack_timeout_seconds=60.0, backoff_max_seconds=0.2
@@ -220,7 +330,7 @@ def test_in_flight_samples_are_bounded(tmp_path, address):
 
 def test_submit_never_blocks_when_nobody_takes(tmp_path):
     spool = Spool(str(tmp_path), 1 << 20)
-    reporter = Reporter("n", "b", spool, QUICK, None)
+    reporter = Reporter("n", "b", spool, QUICK, "")
     for number in range(400):
         reporter.submit(sample(number))
     assert reporter.counters["queue_drops"] == 400 - 256
