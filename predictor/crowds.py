@@ -61,6 +61,7 @@ class Crowds:
         self._peaks: dict[str, Amount] = {}
         self._peaks_at: float | None = None
         self._calm: dict[str, tuple[tuple[LsPod, ...], object]] = {}
+        self._bases: dict[str, dict[str, Amount]] = {}
 
     def follow(self, bound: Mapping[str, Bound], moment: Moment) -> None:
         """Take the pods of a pass."""
@@ -74,12 +75,14 @@ class Crowds:
                 self._changed(node, before, now, moment.wall)
         self._before = {node: one.pods for node, one in bound.items()}
         self._calm = {node: calm for node, calm in self._calm.items() if node in bound}
+        self._bases = {node: bases for node, bases in self._bases.items() if node in bound}
         self._let_go(moment)
 
-    def newcomers(self, node: str, bound: Bound, listed: object, moment: Moment) -> Newcomers:
-        """What to add for the newcomers on one node. `listed` is the same object while its samples name the same pods.
+    def newcomers(self, node: str, bound: Bound, listed: object, peak: Amount, moment: Moment) -> Newcomers:
+        """What to add for the newcomers on one node, of which `peak` is expected.
 
-        Where nobody was new, nobody is as long as the API and the samples have the same pods.
+        `listed` is the same object while its samples name the same pods. Where nobody was new, nobody is as long as
+        the API and the samples have the same pods.
         """
         if not bound.pods:
             return NOBODY
@@ -91,11 +94,20 @@ class Crowds:
             leavers=self._leavers(node, bound, moment.peaks_at),
             use=self._use,
             group_peak=lambda group: self._group_peak(group, moment),
+            peak=peak,
+            base=self._bases_of(node, bound, peak).get,
         )
         found = newcomers(crowd, moment.wall, moment.young_seconds)
         if found is NOBODY:
             self._calm[node] = (bound.pods, listed)
+            self._bases.pop(node, None)
         return found
+
+    def _bases_of(self, node: str, bound: Bound, peak: Amount) -> dict[str, Amount]:
+        """The peak of the node when each of its pods was first seen while somebody there was new."""
+        before = self._bases.get(node, {})
+        self._bases[node] = {pod.uid: before.get(pod.uid, peak) for pod in bound.pods}
+        return self._bases[node]
 
     def _changed(self, node: str, before: tuple[LsPod, ...], now: tuple[LsPod, ...], wall: float) -> None:
         uids = {pod.uid for pod in now}

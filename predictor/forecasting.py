@@ -6,6 +6,7 @@ A thread of its own. It never waits for a stream or for the disk; a slow API ser
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
@@ -287,13 +288,14 @@ class Forecaster:
             return Knowledge(
                 latest=None, requested=asked.requested, capacity=capacity, allocatable=allocatable, sold=asked.sold
             )
+        cpu, memory = turn.peaks["cpu"][index], turn.peaks["memory"][index]
         return Knowledge(
             latest=view.latest[index],
             silence=_silence(view, index, turn.now, turn.settings),
-            cpu=turn.peaks["cpu"][index],
-            memory=turn.peaks["memory"][index],
+            cpu=cpu,
+            memory=memory,
             requested=asked.requested,
-            newcomers=self._crowds.newcomers(name, asked, view.listed[index], turn.moment),
+            newcomers=self._crowds.newcomers(name, asked, view.listed[index], _whole(cpu, memory), turn.moment),
             capacity=capacity,
             allocatable=allocatable,
             sold=asked.sold,
@@ -321,6 +323,15 @@ class Forecaster:
         latest = None if index is None else turn.view.latest[index]
         if latest is not None:
             self._metrics.sample_age.labels(name).set(turn.now.wall - latest.end_millis / 1000)
+
+
+def _whole(cpu: Peak, memory: Peak) -> Amount:
+    """Two peaks in whole units; unknown where they are."""
+    amounts = (
+        None if peak.amount is None or not math.isfinite(peak.amount) else math.ceil(peak.amount)
+        for peak in (cpu, memory)
+    )
+    return Amount(cpu_millis=next(amounts), memory_bytes=next(amounts))
 
 
 def _silence(view: FleetView, index: int, now: Instant, settings: PredictorSettings) -> Silence:

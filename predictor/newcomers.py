@@ -4,6 +4,9 @@ A pod is a newcomer while it is younger than `young_seconds`, or while no sample
 it, and its use says nothing yet. It counts with its request, or, when pods of its group have a history, with the
 highest use that is known of one of them; never with less than it uses.
 
+The peak learns of a newcomer bit by bit, and its use would count twice if all of it were added to a peak that has some
+of it. So what counts is the peak as it was when the first of the newcomers came, and what all of them add to that.
+
 A roll-out replaces pods of a group by others of it. What goes is in the peak and in the newest sample still, what comes
 would be added to it, and the workload would count twice (Koordinator issue 1906). So within a group what is known of
 pods that leave is taken off what newcomers add: the larger of the two counts, once.
@@ -22,6 +25,7 @@ Field = Literal["cpu_millis", "memory_bytes"]
 
 _FIELDS: Final[tuple[Field, Field]] = ("cpu_millis", "memory_bytes")
 _NOTHING: Final = Amount(cpu_millis=0, memory_bytes=0)
+_UNKNOWN: Final = Amount()
 
 
 class Leaver(NamedTuple):
@@ -34,7 +38,7 @@ class Leaver(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Newcomers:
-    """What to add for newcomers: to the peak, and to the use of the newest sample; `count` pods."""
+    """What to add for newcomers: to the peak of now, and to the use of the newest sample; `count` pods."""
 
     beyond_peak: Amount = _NOTHING
     beyond_now: Amount = _NOTHING
@@ -52,15 +56,20 @@ class Crowd:
     leavers     pods that leave or have left
     use         use of a pod in the newest sample, by uid; None for one that it does not name
     group_peak  highest use that is known of one pod of a group, None when too little is
+    peak        what is expected of the node now
+    base        what was expected when a pod came, by uid; None for one that was there before anybody looked
     """
 
     bound: Iterable[LsPod]
     leavers: Iterable[Leaver]
     use: Callable[[str], Amount | None]
     group_peak: Callable[[str], Amount | None]
+    peak: Amount = _UNKNOWN
+    base: Callable[[str], Amount | None] = lambda _: None
 
 
 class _Newcomer(NamedTuple):
+    uid: str
     group: str
     expected: Amount
     used: Amount
@@ -73,7 +82,7 @@ def newcomers(crowd: Crowd, wall: float, young_seconds: float) -> Newcomers:
         return NOBODY
     leavers = list(crowd.leavers)
     return Newcomers(
-        beyond_peak=_amount(lambda field: _beyond_peak(found, leavers, field)),
+        beyond_peak=_amount(lambda field: _beyond_peak(found, leavers, crowd, field)),
         beyond_now=_amount(lambda field: _beyond_now(found, leavers, field)),
         count=len(found),
     )
@@ -87,7 +96,7 @@ def _newcomer(pod: LsPod, crowd: Crowd, wall: float, young_seconds: float) -> _N
         return None
     known = (crowd.group_peak(pod.group) if pod.group else None) or Amount()
     used = use or _NOTHING
-    return _Newcomer(pod.group, _amount(lambda field: _expected(known, pod.requested, used, field)), used)
+    return _Newcomer(pod.uid, pod.group, _amount(lambda field: _expected(known, pod.requested, used, field)), used)
 
 
 def _expected(known: Amount, requested: Amount, used: Amount, field: Field) -> int:
@@ -95,9 +104,15 @@ def _expected(known: Amount, requested: Amount, used: Amount, field: Field) -> i
     return max(_of(used, field), _of(requested, field) if peak is None else peak)
 
 
-def _beyond_peak(found: list[_Newcomer], leavers: list[Leaver], field: Field) -> int:
-    added = [(one.group, _of(one.expected, field)) for one in found]
-    return _counted_once(added, [(one.group, _of(one.in_peak, field)) for one in leavers])
+def _beyond_peak(found: list[_Newcomer], leavers: list[Leaver], crowd: Crowd, field: Field) -> int:
+    expected = [(one.group, _of(one.expected, field)) for one in found]
+    added = _counted_once(expected, [(one.group, _of(one.in_peak, field)) for one in leavers])
+    peak = getattr(crowd.peak, field)
+    bases = [getattr(crowd.base(one.uid) or crowd.peak, field) for one in found]
+    if peak is None or None in bases:
+        return added
+    # A base above the peak of now is out of date: without newcomers no more can be expected than with them.
+    return max(0, min(*bases, peak) + added - peak)
 
 
 def _beyond_now(found: list[_Newcomer], leavers: list[Leaver], field: Field) -> int:

@@ -11,8 +11,8 @@ we. floor lifts against the forecast only, never into what LS and SYSTEM use at 
 never becomes more room: without capacity or use there is no answer, and without a peak the requests stand in for it.
 
 Cold rule. The path `requests` means that the node has not shown its peak yet. Its peak is then taken as max(observed
-peak and newcomers, LS requests + SYSTEM use now): what its LS pods were promised, as if they used all of it. A machine
-without LS pods therefore sells at once, and a machine full of them sells nothing until it has been seen.
+peak, LS requests + SYSTEM use now): what its LS pods, newcomers among them, were promised, as if they used all of it.
+A machine without LS pods therefore sells at once, and a machine full of them sells nothing until it has been seen.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _peak(demand: Demand) -> tuple[int | None, str]:
     if demand.requested is None or demand.system_now is None:
         return None, COLD_NOTE
     promised = demand.requested + demand.system_now
-    return promised if observed is None else max(promised, observed + demand.beyond_peak), COLD_NOTE
+    return promised if observed is None else max(promised, observed), COLD_NOTE
 
 
 def _held(demand: Demand, capacity: int) -> int:

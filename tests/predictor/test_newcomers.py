@@ -24,13 +24,15 @@ def pod(uid, request=4000, age=10.0, group="", leaving=False):
     return LsPod(uid, group, cpu(request), started, leaving)
 
 
-def judge(*pods, use=None, leavers=(), peaks=None):
-    known, peaks = use or {}, peaks or {}
+def judge(*pods, use=None, leavers=(), peaks=None, peak=None, bases=None):
+    known, peaks, bases = use or {}, peaks or {}, bases or {}
     crowd = Crowd(
         bound=pods,
         leavers=leavers,
         use=lambda uid: cpu(known[uid]) if uid in known else None,
         group_peak=peaks.get,
+        peak=cpu(peak),
+        base=lambda uid: cpu(bases[uid]) if uid in bases else None,
     )
     found = newcomers(crowd, NOW, YOUNG)
     return found.count, found.beyond_peak.cpu_millis, found.beyond_now.cpu_millis
@@ -94,6 +96,34 @@ def test_a_leaver_makes_no_room_for_another_group_nor_for_pods_that_nothing_cont
 
 def test_a_pod_that_is_leaving_is_no_newcomer():
     assert judge(pod("a", leaving=True)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("peak", "bases", "beyond"),
+    [
+        # Just come: nothing of it is in the peak.
+        (6000, {"a": 6000, "b": 6000}, 8000),
+        # The peak has learned of some of it.
+        (9000, {"a": 6000, "b": 6000}, 5000),
+        (20000, {"a": 6000, "b": 6000}, 0),
+        # What the first of them found counts: the second found the first in the peak.
+        (9000, {"a": 6000, "b": 9000}, 5000),
+        # An evening's peak that is over.
+        (3000, {"a": 6000, "b": 6000}, 8000),
+        # They were there before anybody looked.
+        (9000, {}, 8000),
+    ],
+)
+def test_what_the_peak_has_learned_of_newcomers_is_not_added_again(peak, bases, beyond):
+    assert judge(pod("a"), pod("b"), peak=peak, bases=bases) == (2, beyond, 8000)
+
+
+@given(st.integers(0, 20000), st.integers(0, 20000), st.integers(0, 20000))
+def test_a_peak_that_rises_never_leaves_more_for_sale(base, peak, extra):
+    def needed(value):
+        return value + judge(pod("a"), peak=value, bases={"a": base})[1]
+
+    assert needed(peak + extra) >= needed(peak)
 
 
 AMOUNT = st.integers(0, 10_000)

@@ -56,7 +56,8 @@ DEMANDS = st.builds(
         # Newcomers: beside the peak, beside the use of now; on a cold node their requests are in the sum already.
         ({"beyond_peak": 4000, "beyond_now": 3000}, 32000 - 1600 - 10000),
         ({"beyond_peak": 100, "beyond_now": 3000}, 32000 - 1600 - 7000),
-        ({"cold": True, "beyond_peak": 4000, "beyond_now": 4000}, 32000 - 1600 - 10000),
+        ({"cold": True, "beyond_peak": 4000, "beyond_now": 4000}, 32000 - 1600 - 8500),
+        ({"cold": True, "beyond_peak": 4000, "beyond_now": 5000}, 32000 - 1600 - 9000),
         # What the node object keeps from pods is kept, less what SYSTEM uses of it now.
         ({"allocatable": 30000}, 32000 - 1600 - 1500 - 6000),
         ({"allocatable": 31800}, 32000 - 1600 - 6000),
