@@ -10,7 +10,8 @@ import numpy as np
 from predictor.prometheus import queries as q
 from predictor.prometheus.answers import Points, complete, grid
 from predictor.prometheus.plan import Span
-from predictor.prometheus.survey import Asks, Source, Survey
+from predictor.prometheus.sources import Source
+from predictor.prometheus.survey import Asks, Survey
 from predictor.prometheus.tiers import PodName, tiers
 from predictor.prometheus.windows import Use
 from predictor.slots import SLOT_SECONDS

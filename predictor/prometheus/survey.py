@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from predictor.prometheus import queries as q
 from predictor.prometheus.answers import Answer, complete, newest
 from predictor.prometheus.errors import PrometheusError
+from predictor.prometheus.sources import Source, host_of, step_for, window_for
 from predictor.slots import SLOT_SECONDS
 
 NODE_LABELS: Final = ("node", "kubernetes_node", "kubernetes_io_hostname", "nodename", "exported_node", "instance")
@@ -26,11 +26,6 @@ _BOTH_SHARE: Final = 0.05
 _LOOKS_BACK: Final = (0.0, 3600.0, 6 * 3600.0, 24 * 3600.0, 72 * 3600.0, 168 * 3600.0)
 _MIXED_SHARE: Final = 0.05
 _ROOT_SHARE: Final = 0.9
-_STEPS: Final = (5, 6, 10, 12, 15, 20, 25, 30, 50, 60)
-"""Divisors of a slot that windows may be apart."""
-_LEAST_STEP: Final = 15.0
-_NODES_A_SECOND: Final = 50.0
-"""Windows are further apart where more nodes would make answers too long: 60 s from 3000 nodes on."""
 
 
 class Asks(Protocol):
@@ -43,32 +38,6 @@ class Asks(Protocol):
     def range(self, expression: str, start: float, end: float, step: float) -> Answer:
         """Matrix between two epoch seconds."""
         ...
-
-
-class Source(NamedTuple):
-    """Series of one exporter: the label that names the node, and what its values mean.
-
-    addresses, instances  node by host part and by whole value of an `instance` label
-    known                 names of nodes, empty when nothing lists them
-    """
-
-    label: str
-    addresses: Mapping[str, str] = {}
-    instances: Mapping[str, str] = {}
-    known: frozenset[str] = frozenset()
-
-    def node(self, value: str) -> str | None:
-        """Name of the node that a value of the label means; None when it means none that is known."""
-        if self.label != "instance":
-            return value or None
-        host = host_of(value)
-        if host in self.addresses:
-            return self.addresses[host]
-        if host in self.known:
-            return host
-        if value in self.instances:
-            return self.instances[value]
-        return None if self.known or self.instances else host or None
 
 
 class Survey(NamedTuple):
@@ -135,37 +104,34 @@ class _Surveyor:
 
     def run(self, node_label: str | None, step: int | None) -> Survey:
         self._at = self._newest_data()
-        exported = bool(self._count(q.POD_INFO, 'exported_pod!=""'))
-        if self._count(q.NODE_INFO, 'exported_node!=""'):
+        exported = self._has(q.POD_INFO, 'exported_pod!=""')
+        if self._has(q.NODE_INFO, 'exported_node!=""'):
             self._states_node = "exported_node"
         self._one_cluster()
         self._one_address()
-        containers = self._count(q.CPU, *q.POD_MATCHERS[q.Form.CONTAINERS])
-        alone = self._alone() if containers else self._count(q.CPU, *q.POD_MATCHERS[q.Form.PODS])
-        known = frozenset(self._values(q.NODE_INFO, self._states_node))
-        kubelets = self._source(q.CPU, 'pod!=""' if containers or alone else 'id="/"', node_label, known)
+        form = self._form()
+        known = frozenset(self._pairs(q.NODE_INFO, self._states_node, self._states_node))
+        kubelets = self._source(q.CPU, 'pod!=""' if form else 'id="/"', node_label, known)
         exporters = self._source(q.NODE_CPU, 'mode="idle"', node_label, known)
         nodes = frozenset().union(*(found.nodes for found in (kubelets, exporters) if found))
-        cpu, memory = (
-            self._total(metric, other, kubelets, exporters)
-            for metric, other in ((q.CPU, (q.NODE_CPU, 'mode="idle"')), (q.MEMORY, (q.NODE_MEMORY_FREE,)))
-        )
+        cpu = self._total(q.CPU, (q.NODE_CPU, 'mode="idle"'), kubelets, exporters)
+        memory = self._total(q.MEMORY, (q.NODE_MEMORY_FREE,), kubelets, exporters)
         scrape = self._scrape(kubelets is not None, q.Total.EXPORTER in (cpu, memory))
         chosen = step or step_for(scrape, len(nodes))
         found = Survey(
             nodes=tuple(sorted(nodes)),
             cadvisor=kubelets.source if kubelets else None,
             exporter=exporters.source if exporters else None,
-            form=None if not (containers or alone) else _form(containers, alone),
+            form=form,
             total_cpu=cpu,
             total_memory=memory,
-            kubelet_capacity=bool(self._count(q.NODE_CAPACITY)),
-            machine_capacity=bool(self._count(q.MACHINE_CPU)),
-            requests=bool(self._count(q.REQUESTS, 'resource="cpu"')),
-            phases=bool(self._count(q.POD_PHASE)),
-            labels=bool(self._count(q.POD_LABELS)),
-            pods=bool(self._count(q.POD_INFO, 'uid!=""')),
-            owners=bool(self._count(q.POD_OWNER)),
+            kubelet_capacity=self._has(q.NODE_CAPACITY),
+            machine_capacity=self._has(q.MACHINE_CPU),
+            requests=self._has(q.REQUESTS, 'resource="cpu"'),
+            phases=self._has(q.POD_PHASE),
+            labels=self._has(q.POD_LABELS),
+            pods=self._has(q.POD_INFO, 'uid!=""'),
+            owners=self._has(q.POD_OWNER),
             exported=exported or self._states_node != q.STATES_NODE,
             scrape_seconds=scrape,
             step_seconds=chosen,
@@ -227,7 +193,7 @@ class _Surveyor:
                 f"label {best.source.label!r} of {metric} ({some}) does not name the nodes that {q.NODE_INFO} lists "
                 f"({', '.join(sorted(known)[:3])}): name the right label with --node-label"
             )
-        if best.source.label == "instance" and not known and not best.source.instances:
+        if best.source.label == "instance" and not known and not best.source.hosts:
             self._remarks.append(
                 f"{metric} names its nodes by `instance` only ({some}): these must be the names that Kubernetes gives "
                 "to the nodes; if they are not, give --node-label"
@@ -235,12 +201,9 @@ class _Surveyor:
         return best
 
     def _instances(self, known: frozenset[str]) -> Source:
-        return Source(
-            "instance",
-            self._pairs(q.NODE_INFO, "internal_ip", self._states_node),
-            self._pairs(q.NODE_NAMES, "instance", "nodename"),
-            known,
-        )
+        names = self._pairs(q.NODE_NAMES, "instance", "nodename")
+        hosts = {**{host_of(value): name for value, name in names.items()}, **names}
+        return Source("instance", self._pairs(q.NODE_INFO, "internal_ip", self._states_node), hosts, known)
 
     def _total(
         self, metric: str, other: tuple[str, ...], kubelets: _Found | None, exporters: _Found | None
@@ -283,6 +246,15 @@ class _Surveyor:
                 "in them, so forecasts start lower than they will be; raise reserve_cpu_percent for the first week"
             )
 
+    def _form(self) -> q.Form | None:
+        containers = self._count(q.CPU, *q.POD_MATCHERS[q.Form.CONTAINERS])
+        if not containers:
+            return q.Form.PODS if self._has(q.CPU, *q.POD_MATCHERS[q.Form.PODS]) else None
+        return q.Form.BOTH if self._alone() > _BOTH_SHARE * containers else q.Form.CONTAINERS
+
+    def _has(self, metric: str, *matchers: str) -> bool:
+        return self._count(metric, *matchers) > 0
+
     def _alone(self) -> int:
         """Pods that have a cgroup and no container."""
         have = [
@@ -307,8 +279,11 @@ class _Surveyor:
 
     def _pairs(self, metric: str, key: str, value: str) -> dict[str, str]:
         """`value` by `key`, of all that were there in the time that is imported; of several the newest."""
-        expression = f"group by ({key}, {value}) ({q.select(metric, *self._extra)})"
-        found = complete(self._client.range(expression, self._since, self._at, _PAIR_STEP))
+        by = ", ".join(dict.fromkeys((key, value)))
+        expression = f"group by ({by}) ({q.select(metric, *self._extra)})"
+        # The newest look is at the end, so that the youngest nodes are seen.
+        start = self._at - (self._at - self._since) // _PAIR_STEP * _PAIR_STEP
+        found = complete(self._client.range(expression, start, self._at, _PAIR_STEP))
         newest_last = sorted(found, key=lambda series: series.values[-1][0] if series.values else 0.0)
         pairs = ((series.metric.get(key), series.metric.get(value)) for series in newest_last)
         return {left: right for left, right in pairs if left and right}
@@ -338,29 +313,3 @@ class _Surveyor:
 def stamp(at: float) -> str:
     """An epoch second as people read it, in UTC."""
     return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%dT%H:%MZ")
-
-
-def _form(containers: int, alone: int) -> q.Form:
-    if not containers:
-        return q.Form.PODS
-    return q.Form.BOTH if alone > _BOTH_SHARE * containers else q.Form.CONTAINERS
-
-
-def step_for(scrape_seconds: float, nodes: int) -> int:
-    """Seconds between windows: as often as samples come, not below 15 s, and less often for many nodes."""
-    wanted = max(0.95 * scrape_seconds, _LEAST_STEP, nodes / _NODES_A_SECOND)
-    return next((step for step in _STEPS if step >= wanted), _STEPS[-1])
-
-
-def window_for(scrape_seconds: float, step: int) -> int:
-    """Seconds of a window: enough for two samples even when one came late, a multiple of `step`."""
-    return math.ceil(2.5 * scrape_seconds / step) * step
-
-
-def host_of(instance: str) -> str:
-    """Host part of an `instance` label."""
-    text = instance.partition("://")[2] or instance
-    text = text.partition("/")[0]
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.rpartition(":")[0] if text.count(":") == 1 else text

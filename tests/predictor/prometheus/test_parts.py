@@ -14,7 +14,7 @@ from predictor.prometheus.errors import PrometheusError
 from predictor.prometheus.fetch import halved
 from predictor.prometheus.importer import piece_sizes
 from predictor.prometheus.pods import group_of
-from predictor.prometheus.survey import Source, host_of, step_for, window_for
+from predictor.prometheus.sources import Source, host_of, step_for, window_for
 from predictor.prometheus.tiers import PodName, tiers
 from slacktide.tier import Tier
 
@@ -171,9 +171,14 @@ def test_an_instance_is_the_node_that_its_address_or_uname_says():
     known = Source("instance", {"10.0.0.1": "a"}, {"10.9.9.9:9100": "b"}, frozenset({"a", "b", "c"}))
     assert known.node("10.0.0.1:9100") == "a"
     assert known.node("10.9.9.9:9100") == "b"
+    assert known.node("10.9.9.9:10250") is None
     assert known.node("c:10250") == "c"
     assert known.node("10.3.3.3:9100") is None
     assert Source("instance").node("host:9100") == "host"
+    unlisted = Source("instance", hosts={"10.0.0.1:9100": "a", "10.0.0.1": "a"})
+    assert (unlisted.node("10.0.0.1:9100"), unlisted.node("10.0.0.1:10250")) == ("a", "a")
+    # A kernel that calls itself otherwise than Kubernetes does.
+    assert Source("instance", hosts={"10.0.0.1": "a.local"}, known=frozenset("a")).node("10.0.0.1:1") is None
 
 
 @pytest.mark.parametrize(
