@@ -72,7 +72,7 @@ def _terms(terms: Terms) -> list[Line]:
         _line("capacity", "", terms.capacity, "the smaller of what the agent measured and the node object says"),
         _line("reserve", "-", terms.reserve, _reserve(terms)),
         _line("held", "-", terms.held, "kept from pods by the node object (capacity - allocatable), less SYSTEM's use"),
-        _line("peak", "", terms.peak, f"cpu: {_origin(terms.cpu)}; memory: {_origin(terms.memory)}"),
+        _line("peak", "", terms.peak, _origins(terms)),
         _line("use now", "", terms.now, "LS and SYSTEM in the newest sample: mean CPU, highest memory"),
         _line("need", "-", need, "the larger of peak and use now; what BE uses is no part of it"),
         _line("newcomers", "-", terms.newcomers, _newcomers(pods)),
@@ -118,6 +118,11 @@ def _newcomers(pods: int) -> str:
         return "no LS pod here is too young to know"
     count = f"{pods} LS pod{'s are' if pods > 1 else ' is'}"
     return f"{count} young or not measured: requests, or the peak of their like, beyond what is counted already"
+
+
+def _origins(terms: Terms) -> str:
+    cpu, memory = _origin(terms.cpu), _origin(terms.memory)
+    return cpu if cpu == memory else f"cpu: {cpu}; memory: {memory}"
 
 
 def _origin(origin: Origin) -> str:

@@ -100,7 +100,7 @@ def _terms(
     known: Knowledge, demands: tuple[Demand, Demand], answers: tuple[Reclaim, Reclaim], bounds: NodeBounds
 ) -> Terms:
     count = known.newcomers.count
-    notes = (answers[0].note, answers[1].note, f"{count} LS pods are young: requests count" if count else "")
+    notes = (answers[0].note, answers[1].note, f"young LS pods: {count}" if count else "")
     return Terms(
         capacity=Amount(cpu_millis=demands[0].capacity, memory_bytes=demands[1].capacity),
         reserve=_both(answers, "reserve"),

@@ -38,7 +38,7 @@ def made(at=None, **changes):
         "sold": both(0, 0),
         "cpu": MODEL,
         "memory": REQUESTS,
-        "note": "1 LS pods are young: requests count; rise waits",
+        "note": "young LS pods: 1; rise waits",
         **changes.pop("terms", {}),
     }
     forecast = {"reclaimable": both(15000, 37), "horizon_seconds": 3600.0, **changes}

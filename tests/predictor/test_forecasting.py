@@ -590,7 +590,7 @@ def test_a_pod_that_was_just_placed_counts_with_its_request_before_anybody_measu
     assert cluster.amounts() == (str(CPU - 4000), str(MEMORY - GIB))
     terms = cluster.forecast().terms
     assert (terms.newcomers.cpu_millis, terms.newcomer_pods) == (4000, 1)
-    assert terms.note == "1 LS pods are young: requests count"
+    assert terms.note == "young LS pods: 1"
     # It runs and is measured: what it uses is no more news, the rest of its request is.
     stage.run(2, ls_cpu_mean=5000, pods=[use("old", 4000), use("new", 1000)])
     assert cluster.amounts()[0] == str(32000 - 1600 - 4500 - 4000)
