@@ -6,7 +6,7 @@ such forecasts in the last 14 days. Without that the formula would miss half of 
 
 Smoothing parameters are fitted by statsmodels for each series on the seven days before the last midnight of a week
 (the epoch's: Thursdays) and kept for that week; level and season are then carried through every hour of the window.
-A fit costs some 10 ms, so a call makes at most `fits_per_call` of them; a series whose turn has not come runs with the
+A fit costs some 30 ms, so a call makes at most `fits_per_call` of them; a series whose turn has not come runs with the
 parameters in `UNFITTED`, and so does one with too many gaps in its seven days. Answers then differ a little between a
 model that has run for long and a new one; nothing else is kept between calls.
 
@@ -42,7 +42,7 @@ MOST_GAPS: Final = 0.25
 MOST_GAPS_AHEAD: Final = 0.1
 UNFITTED: Final = (0.4, 0.1)
 """Smoothing of level and season without a fit. On public traces the peaks hardly depend on either."""
-DEFAULT_FITS_PER_CALL: Final = 200
+DEFAULT_FITS_PER_CALL: Final = 50
 _WEEK_SECONDS: Final = 7 * DAY_SECONDS
 _ROUNDING: Final = 1e-9
 
