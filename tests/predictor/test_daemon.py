@@ -16,6 +16,7 @@ import time
 import grpc
 import pytest
 
+from predictor.history import open_history
 from slacktide import forecast as wire
 from slacktide.cluster import NODES, connect
 from slacktide.cluster.errors import Unreachable
@@ -182,6 +183,22 @@ def test_from_sample_to_node_and_through_a_kill(processes):
     assert not os.path.exists(f"{processes.directory}/predictor.sock")
 
 
+def test_what_the_engines_learned_is_in_the_history_when_the_predictor_has_ended(processes):
+    processes.start_api()
+    predictor = processes.start_predictor("--forecast.grace-seconds", "0")
+    processes.make_node()
+    assert send(processes, sample(1, 500)) == 1
+    stepped = "slacktide_predictor_step_seconds_count"
+    eventually(lambda: f"{stepped} 0.0" not in (text := processes.observe("/metrics")[1]) and stepped in text, 60)
+    predictor.send_signal(signal.SIGTERM)
+    assert predictor.wait(15) == 0
+    history = open_history(f"{processes.directory}/history", 1 << 30)
+    try:
+        assert history.states().keys() == {"engine/cpu", "engine/memory"}
+    finally:
+        history.close()
+
+
 def test_without_an_api_server_samples_are_taken_and_readiness_says_what_lacks(processes):
     predictor = processes.start_predictor()
     assert send(processes, sample(1, 500)) == 1
@@ -207,8 +224,6 @@ def test_bad_settings_leave_with_2_and_say_all(processes):
 
 
 def test_a_history_of_a_newer_version_is_an_error_that_says_what_to_do(processes):
-    from predictor.history import open_history
-
     history = open_history(f"{processes.directory}/history")
     history._connection.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
     history.close()

@@ -23,10 +23,11 @@ from predictor.publisher import Publisher, names_of
 from predictor.settings import ForecastSettings, MidSettings, PoolSettings, PredictorSettings
 from predictor.slots import slot_of
 from slacktide import forecast as wire
+from slacktide.cluster.election import ElectionSettings, next_step
 from slacktide.cluster.errors import Conflict, NotFound, Unreachable
 from slacktide.forecast import Amount, Freshness, Origin, Zone
 from slacktide.names import BATCH_CPU, BATCH_MEMORY, FORECAST_ANNOTATION, MID_CPU, MID_MEMORY
-from slacktide.objects import Node, Pod
+from slacktide.objects import Lease, LeaseSpec, Node, Pod
 from tests.predictor.support import FakeClock, TwinEngine, make_sample
 
 GIB = 1 << 30
@@ -863,6 +864,56 @@ def test_a_fail_over_raises_no_number_though_the_new_leader_looks_at_an_old_node
     cluster.nodes = fresh
     other.run(2)
     assert cluster.amounts()[0] == low
+
+
+class LeaseTwin:
+    """A lease that replicas hold by the real rules and a clock that only the test moves."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.lease = None
+        self.observed = {}
+        self.renewed = {}
+
+    def try_for(self, name):
+        """One try of a replica that reaches the API server."""
+        now = self.clock.monotonic
+        step = next_step(self.lease, self.observed.get(name), now, name, ElectionSettings())
+        self.observed[name] = step.observed
+        if step.action != "wait":
+            self.lease = Lease(spec=LeaseSpec(holder_identity=name, lease_duration_seconds=15, renew_time=str(now)))
+            self.renewed[name] = now
+
+    def leads(self, name):
+        """As a replica knows it: by its own clock it gives up before another can take over."""
+        renewed = self.renewed.get(name, -1e9)
+        held = self.lease is not None and self.lease.spec.holder_identity == name
+        return held and self.clock.monotonic - renewed < ElectionSettings().renew_seconds
+
+
+def test_a_fail_over_by_the_lease_leaves_a_pause_and_raises_nothing(cluster, clock, metrics):
+    lease = LeaseTwin(clock)
+    one, other = Stage(cluster, clock, metrics), Stage(cluster, clock, metrics)
+    stages = {"one": one, "other": other}
+    published, leaders = [], []
+    for second in range(0, 80, 2):
+        clock.advance(2)
+        # The leader dies after 20 s: it neither renews nor runs; its agents' samples reach the follower all along.
+        alive = ["other"] if second >= 20 else ["one", "other"]
+        for name in alive:
+            lease.try_for(name)
+            stages[name].leader = lease.leads(name)
+            stages[name].sample(ls_cpu_mean=10000 if second < 30 else 2000)
+        leaders.append([name for name in stages if lease.leads(name)])
+        for name in alive:
+            stages[name].turn()
+        published.append(int(cluster.amounts()[0]))
+    assert max(len(names) for names in leaders) == 1
+    assert leaders[0] == ["one"]
+    assert leaders[-1] == ["other"]
+    assert [] in leaders
+    # Use fell after the first leader had died: the second goes on from what stands there, and its rise waits.
+    assert set(published[:-1]) == {32000 - 1600 - 10500}
 
 
 TURN = st.tuples(st.integers(1, 40), st.integers(0, 30000), st.sampled_from(["none", "one", "other"]))
