@@ -182,10 +182,8 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
 def _models(settings: PredictorSettings) -> dict[str, Model]:
     forecast = settings.forecast
     try:
-        return {
-            name: create(name, forecast.window_days)
-            for name in dict.fromkeys((*forecast.candidates, forecast.fallback))
-        }
+        # Each with the window of its own, as in a back-test: `window_days` is only what there is to look at.
+        return {name: create(name) for name in (*forecast.candidates, forecast.fallback)}
     except UnknownModel as error:
         raise SettingsError([f"forecast.candidates and forecast.fallback: {error}"]) from error
 
