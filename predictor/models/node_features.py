@@ -116,10 +116,18 @@ def sliding_max(hourly: Floats32, hours: int) -> Floats32:
     return np.fmax(out, shifted(out, hours - span)) if span < hours else out
 
 
+def _mean(rows: Floats32) -> Floats32:
+    """Mean of the rows that are known."""
+    count = np.isfinite(rows).sum(axis=0).astype(np.float32)
+    count[count == 0] = np.nan
+    return np.asarray(zeroed(rows).sum(axis=0) / count, dtype=np.float32)
+
+
 def _newest(own: Past) -> Columns:
     slots = len(own.last)
     half = max(1, slots // 2)
-    late, early = own.last[-half:].mean(axis=0), own.last[:half].mean(axis=0)
+    late, early = _mean(own.last[-half:]), _mean(own.last[:half])
+    strayed = own.last - _mean(own.last)
     return {
         "slot_1": own.last[-1],
         "slot_2": own.last[-min(2, slots)],
@@ -128,7 +136,7 @@ def _newest(own: Past) -> Columns:
         "half_before": early,
         "half_trend": late - early,
         "half_max": np.fmax.reduce(own.last[-half:], axis=0),
-        "slots_sd": own.last.std(axis=0),
+        "slots_sd": np.sqrt(_mean(strayed * strayed)),
         "slots_min": np.fmin.reduce(own.last, axis=0),
         "hours_known": own.known[-1].astype(np.float32),
     }

@@ -10,7 +10,8 @@ its part of the risk. Source: overcommit.md, sections 4 and 5 ("QuantReg-ext").
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -55,14 +56,21 @@ class QuantileRegression:
         names = feature_names(seconds)
         stored = load(self.name, hours, names)
         scale, table = features(dataclasses.replace(history, members=None), seconds)
-        shares = np.full((len(stored["risks"]), len(scale)), np.nan)
-        for label, used, least in SETS:
-            if f"{label}.weights" not in stored:
-                continue
-            inputs = design(table, names, used)
-            ready = np.isfinite(inputs).all(axis=1) & (table[:, names.index("hours_known")] >= least)
-            shares[:, ready] = stored[f"{label}.weights"] @ inputs[ready].T
+        shares = linear_shares(stored, table, names)
         return np.maximum(at_risks(stored["risks"], shares, risks, horizon_seconds), 0.0) * scale
+
+
+def linear_shares(
+    weights: Mapping[str, npt.NDArray[Any]], table: npt.NDArray[np.float32], names: tuple[str, ...]
+) -> Floats:
+    """(risks, series) shares of S by `LABEL.weights` of each set; NaN for a series that is ready for none."""
+    fitted = [(label, used, least) for label, used, least in SETS if f"{label}.weights" in weights]
+    shares = np.full((len(weights[f"{fitted[0][0]}.weights"]), len(table)), np.nan)
+    for label, used, least in fitted:
+        inputs = design(table, names, used)
+        ready = np.isfinite(inputs).all(axis=1) & (table[:, names.index("hours_known")] >= least)
+        shares[:, ready] = weights[f"{label}.weights"] @ inputs[ready].T
+    return shares
 
 
 def design(table: npt.NDArray[np.float32], names: tuple[str, ...], used: tuple[str, ...]) -> Floats:

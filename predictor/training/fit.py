@@ -1,7 +1,9 @@
-"""Makes the weights that the package ships: python -m predictor.training.fit --traces DIR [--horizon 1] [--out DIR].
+"""Makes what the package ships: python -m predictor.training.fit --traces DIR [--horizon 1] [--out DIR].
 
-Run it in a checkout. It reads the traces of `shared/traces`, makes rows of nodes packed in several ways, fits, and
-writes `MODEL_HORIZONh.npz` files. The same traces and package versions give the same weights.
+Run it in a checkout, with the traces of `shared/traces` at hand. For each horizon it makes rows of nodes packed in
+several ways, fits the models on all of them, writes `MODEL_HORIZONh.npz`, and writes `prior.json`: how far peaks rose
+above what models said that had not seen the series. It prints what they gave out of fold. The same traces and the same
+versions of the packages make the same files.
 """
 
 from __future__ import annotations
@@ -13,36 +15,65 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor import prior
 from predictor.models.base import HOUR_SECONDS
 from predictor.models.features import feature_names
 from predictor.models.weights import HORIZONS_HOURS
-from predictor.training import linear, location_scale
+from predictor.training import linear, location_scale, residuals
 from predictor.training.rows import Rows, joined, trace_rows
 
 WEIGHTS: Final = Path(__file__).resolve().parents[1] / "models" / "weights"
-_TRACES: Final = {1: ("bitbrains", "azure", "google", "planetlab"), 24: ("bitbrains", "azure", "google")}
-_EVERY_HOURS: Final = {
-    1: {"bitbrains": 2, "azure": 1, "google": 1, "planetlab": 1},
-    24: {"bitbrains": 6, "azure": 3, "google": 3},
+
+
+class Packing(NamedTuple):
+    """One way to make rows: seed of the packing, hours between decisions by trace, whether histories are cut short."""
+
+    seed: int
+    every_hours: Mapping[str, int]
+    cut: bool
+
+
+PACKINGS: Final[Mapping[int, tuple[Packing, ...]]] = {
+    1: (
+        Packing(0, {"bitbrains": 4, "azure": 1, "google": 1, "planetlab": 1}, cut=False),
+        Packing(1, {"bitbrains": 6, "azure": 3, "google": 1, "planetlab": 1}, cut=True),
+    ),
+    24: (
+        Packing(0, {"bitbrains": 6, "azure": 3, "google": 3}, cut=False),
+        Packing(1, {"bitbrains": 18, "azure": 9, "google": 3}, cut=True),
+    ),
 }
+"""By horizon in hours. The first packing of each is the one that is scored."""
+MEMORY_TRACES: Final = {"bitbrains_memory": 12, "google_memory": 2}
+"""Traces of memory and the hours between decisions; no weights are fitted on them."""
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
-def all_rows(hours: int) -> dict[str, Rows]:
-    """Rows of every trace for a horizon: one packing with whole histories, one with shortened ones."""
-    out = {}
-    for name in _TRACES[hours]:
-        every = _EVERY_HOURS[hours][name] * HOUR_SECONDS
-        whole = trace_rows(name, hours * HOUR_SECONDS, seed=0, every_seconds=every)
-        cut = trace_rows(name, hours * HOUR_SECONDS, seed=1, every_seconds=3 * every, cut=True)
-        out[name] = joined([whole, cut])
-        print(f"{name}: {len(out[name].peak)} rows, {hours} h", file=sys.stderr)  # noqa: T201 - a script says how far it is
-    return out
+def cpu_rows(hours: int) -> dict[str, Rows]:
+    """Rows of every trace for a horizon, of all packings."""
+    parts: dict[str, list[Rows]] = {}
+    for seed, every, cut in PACKINGS[hours]:
+        for name, step in every.items():
+            made = trace_rows(name, hours * HOUR_SECONDS, seed=seed, every_seconds=step * HOUR_SECONDS, cut=cut)
+            parts.setdefault(name, []).append(made)
+    return {name: joined(made) for name, made in parts.items()}
+
+
+def memory_rows(hours: int) -> dict[str, Rows]:
+    """Rows of the traces of memory, with whole and with shortened histories."""
+    horizon = hours * HOUR_SECONDS
+    return {
+        name: joined(
+            trace_rows(name, horizon, seed=int(cut), every_seconds=step * HOUR_SECONDS, cut=cut)
+            for cut in (False, True)
+        )
+        for name, step in MEMORY_TRACES.items()
+    }
 
 
 def save(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -54,14 +85,48 @@ def save(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
             archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), raw.getvalue(), zipfile.ZIP_DEFLATED)
 
 
-def fit(hours: int, out: Path, rows: Mapping[str, Rows]) -> None:
-    """Fit all models for a horizon and write their weights."""
+def fit(hours: int, out: Path, rows: Mapping[str, Rows], memory: Mapping[str, Rows]) -> list[prior.Entry]:
+    """Fit all models for a horizon, write their weights, say what they gave out of fold; entries of the prior."""
     names = feature_names(hours * HOUR_SECONDS)
     common = {"names": np.array(names), "risks": np.array(location_scale.RISKS)}
-    fitted, _ = location_scale.fit(rows)
-    trees = {**fitted.location.arrays("location"), **fitted.deviation.arrays("deviation")}
-    save(out / f"boosted_{hours}h.npz", {**common, **trees, "reach": fitted.reach})
-    save(out / f"quantile_regression_{hours}h.npz", {**common, **linear.fit(rows, names)})
+    boosted, outside = location_scale.fit(rows)
+    trees = {**boosted.location.arrays("location"), **boosted.deviation.arrays("deviation")}
+    save(out / f"boosted_{hours}h.npz", {**common, **trees, "reach": boosted.reach})
+    regression = linear.fit(rows, names)
+    save(out / f"quantile_regression_{hours}h.npz", {**common, **regression})
+    said = {
+        "boosted": {name: boosted.shares(part.location, part.deviation) for name, part in outside.items()},
+        "quantile_regression": linear.outside(rows, names),
+    }
+    entries = _entries("cpu", hours, rows, said)
+    of_memory = {
+        "boosted": {name: boosted.answer(part.table) for name, part in memory.items()},
+        "quantile_regression": {
+            name: linear.linear_shares(regression, part.table, names) for name, part in memory.items()
+        },
+    }
+    return entries + _entries("memory", hours, memory, of_memory)
+
+
+Answers = Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
+"""Model -> trace -> (risks, rows) answers, in shares of S."""
+
+
+def _entries(resource: prior.Resource, hours: int, rows: Mapping[str, Rows], answers: Answers) -> list[prior.Entry]:
+    horizon = hours * HOUR_SECONDS
+    place = feature_names(horizon).index("hours_known")
+    found: list[prior.Entry] = []
+    for name, part in rows.items():
+        known = part.table[:, place].astype(np.float64)
+        # The highest use of the last seven days is S itself.
+        said = {"window_max": {0.0: np.ones(len(part.peak))}}
+        for model, traces in answers.items():
+            said[model] = {level: traces[name][location_scale.RISKS.index(level)] for level in residuals.LEVELS}
+        for model, levels in said.items():
+            found += residuals.entries(resource, model, horizon, name, part, known, levels)
+            for level, shares in levels.items():
+                print(residuals.line(model, hours, name, level, part, shares))  # noqa: T201 - a script prints its result
+    return found
 
 
 def main() -> None:
@@ -73,7 +138,17 @@ def main() -> None:
     given = parser.parse_args()
     os.environ["SLACKTIDE_TRACES"] = str(given.traces)
     for hours in given.horizon or HORIZONS_HOURS:
-        fit(hours, given.out, all_rows(hours))
+        print(f"horizon {hours} h: making rows, which takes minutes", file=sys.stderr)  # noqa: T201 - how far it is
+        write_prior(given.out, hours, fit(hours, given.out, cpu_rows(hours), memory_rows(hours)))
+
+
+def write_prior(out: Path, hours: int, entries: list[prior.Entry]) -> None:
+    """Put the entries of one horizon into `prior.json`; those of the others stay."""
+    path = out / "prior.json"
+    if path.is_file():
+        for known in prior.decode(path.read_bytes()).values():
+            entries = entries + [entry for entry in known.entries if entry.horizon_seconds != hours * HOUR_SECONDS]
+    path.write_bytes(prior.encode(entries, "predictor.training.fit on bitbrains, azure, google, planetlab"))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from predictor.training.rows import FOLDS, Rows
 
 RISKS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
-_ROUNDS: Final = 200
+ROUNDS: Final = 200
+"""Trees of each set."""
 _PARAMETERS: Final[Mapping[str, Any]] = {
     "num_leaves": 15,
     "learning_rate": 0.07,
@@ -49,6 +50,15 @@ class Fitted:
     deviation: Trees
     reach: Floats
 
+    def answer(self, table: npt.NDArray[np.float32]) -> Floats:
+        """(risks, rows) for a table of features, in shares of S."""
+        return self.shares(self.location.predict(table), np.exp(self.deviation.predict(table)))
+
+    def shares(self, location: Floats, deviation: Floats) -> Floats:
+        """(risks, rows) of locations and deviations (rows,)."""
+        said: Floats = location + self.reach[:, None] * deviation
+        return said
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outside:
@@ -59,38 +69,42 @@ class Outside:
     deviation: Floats
 
 
-def fit(traces: Mapping[str, Rows]) -> tuple[Fitted, dict[str, Outside]]:
+def fit(traces: Mapping[str, Rows], rounds: int = ROUNDS) -> tuple[Fitted, dict[str, Outside]]:
     """Weights from the rows of all traces, each trace weighing the same, and what was said out of fold."""
     rows = list(traces.values())
     peaks = [part.peak for part in rows]
-    location, inside = _outside(rows, peaks, "l2")
+    location, inside = _outside(rows, peaks, "l2", rounds)
     strayed = [np.abs(part.peak - said) + _LEAST_RESIDUAL for part, said in zip(rows, inside, strict=True)]
-    deviation, spread = _outside(rows, strayed, "gamma")
+    deviation, spread = _outside(rows, strayed, "gamma", rounds)
     outside = {
         name: Outside(part, at, np.exp(by)) for name, part, at, by in zip(traces, rows, inside, spread, strict=True)
     }
     return Fitted(location, deviation, reaches(list(outside.values()))), outside
 
 
-def _outside(rows: Sequence[Rows], targets: Sequence[Floats], objective: str) -> tuple[Trees, list[Floats]]:
+def _outside(
+    rows: Sequence[Rows], targets: Sequence[Floats], objective: str, rounds: int
+) -> tuple[Trees, list[Floats]]:
     """Trees fitted on all rows, and what those fitted on the other folds say of each fold (raw scores)."""
     said = [np.empty(len(target)) for target in targets]
     for fold in range(FOLDS):
-        trees = _fit_trees(rows, targets, [part.fold != fold for part in rows], objective)
+        trees = _fit_trees(rows, targets, [part.fold != fold for part in rows], objective, rounds)
         for part, out in zip(rows, said, strict=True):
             mine = part.fold == fold
             out[mine] = trees.predict(part.table[mine])
-    return _fit_trees(rows, targets, [np.ones(len(part.peak), dtype=np.bool_) for part in rows], objective), said
+    return _fit_trees(
+        rows, targets, [np.ones(len(part.peak), dtype=np.bool_) for part in rows], objective, rounds
+    ), said
 
 
 def _fit_trees(
-    rows: Sequence[Rows], targets: Sequence[Floats], kept: Sequence[npt.NDArray[np.bool_]], objective: str
+    rows: Sequence[Rows], targets: Sequence[Floats], kept: Sequence[npt.NDArray[np.bool_]], objective: str, rounds: int
 ) -> Trees:
     table = np.concatenate([part.table[mine] for part, mine in zip(rows, kept, strict=True)])
     target = np.concatenate([values[mine] for values, mine in zip(targets, kept, strict=True)])
     weight = np.concatenate([np.full(mine.sum(), 1.0 / max(1, mine.sum())) for mine in kept])
     data = lightgbm.Dataset(table, target, weight=weight / weight.mean(), params=dict(_PARAMETERS))
-    return trees_of(lightgbm.train({**_PARAMETERS, "objective": objective}, data, _ROUNDS))
+    return trees_of(lightgbm.train({**_PARAMETERS, "objective": objective}, data, rounds))
 
 
 def reaches(parts: Sequence[Outside]) -> Floats:

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,11 +31,12 @@ from predictor.models.weights import HORIZONS_HOURS
 from predictor.training.rows import FOLDS
 
 RISKS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3)
-_TRACES: Final = {1: ("bitbrains", "azure", "google", "planetlab"), 24: ("bitbrains", "azure", "google")}
+TRACES: Final = {1: ("bitbrains", "azure", "google", "planetlab"), 24: ("bitbrains", "azure", "google")}
 _EVERY_HOURS: Final = {
     1: {"bitbrains": 2, "azure": 1, "google": 1, "planetlab": 1},
     24: {"bitbrains": 6, "azure": 3, "google": 3},
 }
+WEIGHTS: Final = Path(__file__).resolve().parents[1] / "models" / "weights"
 RIVALS: Final = ("window_max", "histogram", "n_sigma")
 RISK: Final = 0.01
 """What all models are asked for when they are scored."""
@@ -91,6 +92,7 @@ def _replays(name: str, fold: int) -> list[Replay]:
     return traces.load(name, fold=fold, folds=FOLDS)
 
 
+@functools.cache
 def rows_of(name: str, hours: int) -> Rows:
     """Decisions over all folds of a trace, with whole histories and with shortened ones."""
     parts = [
@@ -226,8 +228,19 @@ def fit(parts: Sequence[Rows], *, seed: int = 7, updates: int = _UPDATES, batch:
     return {name: np.asarray(part, dtype=np.float32) for name, part in mean.items()}
 
 
-def score(parts: Mapping[str, Rows], hours: int) -> None:
+def write(out: Path, hours: int, *, fold: int | None = None, without: str | None = None) -> None:
+    """Fit for a horizon and write `lstm_HOURSh.npz` into `out`; without a fold of the series, or without a trace."""
+    # Only here, as it loads what the other models are fitted with.
+    from predictor.training.fit import save
+
+    parts = [rows_of(name, hours) for name in TRACES[hours] if name != without]
+    fitted = fit(parts if fold is None else [rows.where(rows.fold != fold) for rows in parts])
+    save(out / f"lstm_{hours}h.npz", {**fitted, "names": np.array(NAMES), "risks": np.array(RISKS)})
+
+
+def score(hours: int) -> None:
     """Fit on the folds but one and score on that one, each in turn; print what it gave beside the rivals."""
+    parts = {name: rows_of(name, hours) for name in TRACES[hours]}
     said = {name: np.full(len(rows.peak), np.nan) for name, rows in parts.items()}
     for held_out in range(FOLDS):
         weights = fit([rows.where(rows.fold != held_out) for rows in parts.values()])
@@ -261,10 +274,7 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    """Read the arguments; fit and write, or score."""
-    # Only here, as it loads what the other models are fitted with.
-    from predictor.training.fit import WEIGHTS, save
-
+    """Read the arguments, fit, write; score when asked."""
     parser = argparse.ArgumentParser(prog="python -m predictor.training.lstm", description=__doc__)
     parser.add_argument("--traces", type=Path, required=True, help="directory of the traces")
     parser.add_argument("--horizon", type=int, choices=HORIZONS_HOURS, action="append", help="hours; default: all")
@@ -273,11 +283,9 @@ def main() -> None:
     given = parser.parse_args()
     os.environ["SLACKTIDE_TRACES"] = str(given.traces)
     for hours in given.horizon or HORIZONS_HOURS:
-        parts = {name: rows_of(name, hours) for name in _TRACES[hours]}
-        fitted = fit(list(parts.values()))
-        save(given.out / f"lstm_{hours}h.npz", {**fitted, "names": np.array(NAMES), "risks": np.array(RISKS)})
+        write(given.out, hours)
         if given.score:
-            score(parts, hours)
+            score(hours)
 
 
 if __name__ == "__main__":

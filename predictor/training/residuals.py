@@ -18,6 +18,8 @@ from predictor.training.rows import Rows
 
 LEVELS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _LEAST_ROWS: Final = 300
+_ASKED: Final = 0.01
+"""The level that a model which answers every risk alike is scored at."""
 _YOUNGEST_HOURS: Final = 8.0
 """Younger nodes count with their requests."""
 _GROUPS: Final = ((Group.DAY, _YOUNGEST_HOURS, 24.0), (Group.WEEK, 24.0, 168.0), (Group.LONG, 168.0, np.inf))
@@ -45,3 +47,22 @@ def entries(
             if np.count_nonzero(~np.isnan(residuals)) >= _LEAST_ROWS:
                 packed = Sketch.of(residuals).pack()
                 yield Entry(resource, model, horizon_seconds, group, level, source, packed)
+
+
+def line(model: str, hours: int, source: str, level: float, rows: Rows, said: Floats) -> str:
+    """What a model gave on the rows with whole histories of the first packing: savings and violations."""
+    scored = ~rows.cut & ~np.isnan(said)
+    answers, peaks, limits = said[scored], rows.peak[scored], rows.limit[scored]
+    if not len(answers):
+        return f"{model} {hours}h {source} level {level}: nothing to score"
+    residual = peaks - answers
+    rank = int((1.0 - (level or _ASKED)) * (len(residual) - 1))
+    exact = answers + np.partition(residual, rank)[rank]
+    return (
+        f"{model} {hours}h {source} level {level}: savings {_savings(answers, limits):.1f} %, "
+        f"violations {100 * np.mean(residual > 0):.2f} %; at exactly the level {_savings(exact, limits):.1f} %"
+    )
+
+
+def _savings(answers: Floats, limits: Floats) -> float:
+    return float(100 * np.mean(1 - np.clip(answers / limits, 0, 1)))
