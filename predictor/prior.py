@@ -11,12 +11,12 @@ import dataclasses
 import enum
 import math
 from collections.abc import Iterable
-from importlib import resources
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
+from predictor.models import weights
 from predictor.sketch import Packed, Sketch
 from slacktide.errors import SlacktideError
 
@@ -123,7 +123,7 @@ def decode(raw: bytes) -> dict[Resource, Prior]:
 
 def shipped(resource: Resource) -> Prior | None:
     """The prior in the package, None when it has none for `resource`. Raises PriorError when it is damaged."""
-    file = resources.files("predictor.models").joinpath("weights", _FILE)
+    file = weights.directory().joinpath(_FILE)
     if not file.is_file():
         return None
     return decode(file.read_bytes()).get(resource)

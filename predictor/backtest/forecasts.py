@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from predictor.backtest.replay import HISTORY_DAYS, Script, select
 from predictor.backtest.trace import Resource
 from predictor.engine import Engine
 from predictor.engine_settings import EngineSettings
+from predictor.models import weights
 from predictor.models.base import DAY_SECONDS, Floats, History, Integers
 from slacktide.errors import SlacktideError
 
@@ -30,13 +32,17 @@ class UnknownForecaster(SlacktideError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One model over one replay."""
+    """One model over one replay.
+
+    weights  directory that fitted models and the prior are read from; None: what is shipped.
+    """
 
     script: Script
     model: str
     horizon_seconds: float
     risk: float
     resource: Resource = "cpu"
+    weights: str | None = None
 
 
 class Forecaster(Protocol):
@@ -73,6 +79,7 @@ def forecasts(job: Job, progress: Callable[[int], None] = lambda _: None) -> Flo
     A node that nothing can be said about counts with its requests. `progress` is told of decisions made.
     """
     script = job.script
+    weights.use(None if job.weights is None else Path(job.weights))
     ask = forecaster(job, script.nodes)
     window = script.slots_of(HISTORY_DAYS * DAY_SECONDS)
     last = _last_seen(script)
