@@ -175,9 +175,10 @@ class _Piece:
         self._states = fetcher.states(shard)
         self._step, self._window = survey.step_seconds, survey.window_seconds
         self._cadvisor = fetcher.cadvisor(shard)
-        self._tiers = fetcher.tiers(span)
+        self._tiers: dict[PodName, Tier] = {}
 
     def raw(self) -> Raw:
+        self._tiers = self._fetcher.tiers(self._span)
         be_seen = any(tier is not Tier.LS for tier in self._tiers.values())
         cpu = self._cpu(be_seen)
         memory, memory_step, memory_window = self._memory(be_seen)

@@ -170,6 +170,7 @@ def write(text):
     past.states(marked_pods(), CAPACITY)
 
     restarts(Past(text, SLOTS, "restarts"))
+    burst(Past(text, SLOTS, "burst"))
 
 
 def restarts(past):
@@ -185,6 +186,14 @@ def restarts(past):
     load.cpu_seconds = lambda at: first(at) - (then if at >= reset else 0.0)
     past.use({**pod, "pod": "q", "id": "/q/c"}, load)
     past.roots({"node-1": Load([2.5] * SLOTS, flat(64))})
+
+
+def burst(past):
+    """One core, and five more for two minutes in the middle of slot 6."""
+    load = Load([1.0] * SLOTS, flat(64))
+    steady, begin = load.cpu_seconds, BEGIN + 6 * SLOT + 90
+    load.cpu_seconds = lambda at: steady(at) + 5.0 * min(max(at - begin, 0), 120)
+    past.roots({"node-1": load})
 
 
 @pytest.fixture(scope="module")
@@ -368,6 +377,14 @@ def test_restarts_and_resets_of_counters_are_no_peaks_and_no_holes(run):
         assert row["ls_cpu_mean"] == pytest.approx(2000, rel=0.12), slot
         assert 1700 <= row["ls_cpu_p90"] <= 2100
         assert row["protected_cpu_p90"] == pytest.approx(2500, abs=100)
+
+
+def test_a_burst_counts_in_its_slot_and_in_no_other(run):
+    found = run("burst")
+    for slot in range(SLOTS):
+        row = found.rows["node-1", slot]
+        assert row["protected_cpu_p90"] == close(6000 if slot == 6 else 1000), slot
+    assert found.rows["node-1", 6]["protected_cpu_mean"] == pytest.approx(3000, abs=700)
 
 
 def test_promql_finds_the_same_tiers_as_the_rules_for_live_pods(server):
