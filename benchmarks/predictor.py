@@ -231,12 +231,11 @@ def _pod_hours(pods: list[Pod], hours: Integers) -> PodHours:
     return PodHours(pods, pod, hour, np.full(len(hour), SLOTS_PER_HOUR), cpu / 2, cpu, memory, memory)
 
 
-def steady(nodes: int, seconds: float, period: float) -> dict[str, Any]:
+def steady(nodes: int, seconds: float, period: float, days: int) -> dict[str, Any]:
     """One size: restart with a full history, then agents at their period for some time."""
     with predictor() as running:
-        preload(f"{running.directory}/history", nodes)
-        running.start()
-        running.stop()
+        if days:
+            preload(f"{running.directory}/history", nodes, days, min(days, POD_DAYS))
         restart = running.start()
         with fleet(running.address, nodes, period) as agents:
             _wait_for_streams(running, nodes)
@@ -338,12 +337,16 @@ def main() -> int:
     arguments.add_argument("--sizes", type=int, nargs="*", help="numbers of nodes (default: 1000 3000 10000)")
     arguments.add_argument("--seconds", type=float, help="how long each size runs (default: 330, so that a slot ends)")
     arguments.add_argument("--kills", type=int, help="how often the predictor is killed (default: 50)")
+    arguments.add_argument("--days", type=int, default=DAYS, help="days of history before the start (default: 14)")
+    arguments.add_argument("--killed", type=int, help="agents that stream meanwhile (default: 1000)")
+    arguments.add_argument("--period", type=float, help="seconds between two samples of an agent (default: 10)")
     chosen = arguments.parse_args()
+    period = chosen.period or (2.0 if chosen.quick else 10.0)
     sizes = chosen.sizes if chosen.sizes is not None else [100, 300] if chosen.quick else [1000, 3000, 10000]
     seconds = chosen.seconds or (8.0 if chosen.quick else 330.0)
     kills = chosen.kills if chosen.kills is not None else 2 if chosen.quick else 50
-    found = [steady(nodes, seconds, 2.0 if chosen.quick else 10.0) for nodes in sizes]
-    killing = killed(100 if chosen.quick else 1000, kills, 1.0) if kills else {}
+    found = [steady(nodes, seconds, period, chosen.days) for nodes in sizes]
+    killing = killed(chosen.killed or (100 if chosen.quick else 1000), kills, 1.0) if kills else {}
     results: dict[str, Any] = {"ingest_lost": sum(size["samples_lost"] for size in found)}
     for size in found:
         nodes = size["nodes"]
@@ -353,10 +356,7 @@ def main() -> int:
         results[f"restart_seconds_{nodes}"] = size["restart_seconds"]
     results.update(killing)
     results["sizes"] = found
-    rows = table(found)
-    if killing:
-        rows += [["", *[""] * (len(rows[0]) - 1)]]
-    emit("predictor", results, chosen.output, rows=rows, save=chosen.save)
+    emit("predictor", results, chosen.output, rows=table(found), save=chosen.save)
     if killing and chosen.output == "table":
         print(f"killed {killing['kills']} times: {killing['acknowledged_lost']} of {killing['acknowledged']} lost")
     return 1 if results["ingest_lost"] or results.get("acknowledged_lost") else 0

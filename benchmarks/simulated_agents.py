@@ -176,6 +176,10 @@ class Agents:
             call = report()
             reading = asyncio.create_task(self._read(agent, call))
             try:
+                while time.monotonic() >= due and not self._stop.is_set():
+                    # What an agent measures while the predictor is away.
+                    self._sample(agent, due)
+                    due += self._period
                 if agent.waiting:
                     await self._send(agent, call, list(agent.waiting))
                 while not reading.done():
@@ -184,18 +188,20 @@ class Agents:
                         continue
                     await asyncio.wait({reading}, timeout=max(0.0, due - time.monotonic()))
                     if time.monotonic() >= due:
+                        sample = self._sample(agent, due)
                         due += self._period
-                        await self._send(agent, call, [self._sample(agent)])
-            except grpc.aio.AioRpcError:
+                        await self._send(agent, call, [sample])
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                # The call has ended, as the second of them says of a write; what waits is said again on the next.
                 pass
             finally:
                 reading.cancel()
                 call.cancel()
             await asyncio.sleep(_RECONNECT_SECONDS * (0.5 + random.random()))
 
-    def _sample(self, agent: _Agent) -> tuple[int, int, float]:
+    def _sample(self, agent: _Agent, due: float) -> tuple[int, int, float]:
         agent.sequence += 1
-        sample = (agent.sequence, int(time.time() * 1000), time.monotonic())
+        sample = (agent.sequence, int((time.time() - time.monotonic() + due) * 1000), time.monotonic())
         agent.waiting.append(sample)
         return sample
 
