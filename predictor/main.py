@@ -25,7 +25,7 @@ from predictor.peaks import Peaks, Resource, state_key
 from predictor.publisher import Publisher, names_of
 from predictor.service import RpcServer
 from predictor.settings import PredictorSettings
-from predictor.storage import set_aside
+from predictor.storage import set_aside, set_log_aside
 from predictor.writer import Place, Writer, WriterRules
 from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, Informer, LeaderElector, connect
 from slacktide.cluster.events import EventRecorder
@@ -204,7 +204,9 @@ def _peaks(
 
 def _writer(settings: PredictorSettings, clock: SystemClock, metrics: Metrics, fleet: Fleet) -> Writer:
     directory, max_bytes = settings.history_dir, settings.history_max_bytes
-    place = Place(lambda: open_history(directory, max_bytes), lambda: set_aside(directory))
+    place = Place(
+        lambda: open_history(directory, max_bytes), lambda: set_aside(directory), lambda: set_log_aside(directory)
+    )
     rules = WriterRules(
         settings.commit_seconds,
         settings.queue_samples,

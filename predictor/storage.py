@@ -29,6 +29,7 @@ _CORRUPT_SIGNS: Final = (
     "Serialization Error",
     "Failure while replaying WAL",
 )
+_LOG_SIGN: Final = "replaying WAL"
 
 
 class HistoryError(SlacktideError):
@@ -36,7 +37,11 @@ class HistoryError(SlacktideError):
 
 
 class HistoryCorrupt(HistoryError):
-    """The file is damaged and must be set aside."""
+    """The file is damaged and must be set aside; `in_log`: only its log, which holds the newest minutes."""
+
+    def __init__(self, message: str, *, in_log: bool = False) -> None:
+        super().__init__(message)
+        self.in_log = in_log
 
 
 class Connection(Protocol):
@@ -88,19 +93,39 @@ def connect(path: str) -> duckdb.DuckDBPyConnection:
 def set_aside(directory: str) -> str:
     """Rename a damaged history so that a new one can begin; returns the new path. Raises HistoryError."""
     path = os.path.join(directory, FILE_NAME)
+    target = _free_name(path)
+    _rename(path, target)
+    if os.path.exists(path + ".wal"):
+        _rename(path + ".wal", target + ".wal")
+    return target
+
+
+def set_log_aside(directory: str) -> str:
+    """Rename the damaged log of a history, which goes on from its last checkpoint; returns the new path.
+
+    Raises HistoryError.
+    """
+    path = os.path.join(directory, FILE_NAME)
+    target = _free_name(path) + ".wal"
+    _rename(path + ".wal", target)
+    return target
+
+
+def _free_name(path: str) -> str:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     target = f"{path}.corrupt-{stamp}"
     number = 1
-    while os.path.exists(target):
+    while os.path.exists(target) or os.path.exists(target + ".wal"):
         number += 1
         target = f"{path}.corrupt-{stamp}-{number}"
+    return target
+
+
+def _rename(path: str, target: str) -> None:
     try:
         os.rename(path, target)
-        if os.path.exists(path + ".wal"):
-            os.rename(path + ".wal", target + ".wal")
     except OSError as error:
         raise HistoryError(f"{path} is damaged and cannot be set aside: {error.strerror}") from error
-    return target
 
 
 class Transaction:
@@ -140,7 +165,7 @@ def translate(error: duckdb.Error, where: str) -> HistoryError:
     """What an error of DuckDB means here."""
     text = _first_line(error)
     if any(sign in text for sign in _CORRUPT_SIGNS) or isinstance(error, duckdb.InternalException):
-        return HistoryCorrupt(f"{where} is damaged: {text}")
+        return HistoryCorrupt(f"{where} is damaged: {text}", in_log=_LOG_SIGN in text)
     return HistoryError(f"{where}: {text}")
 
 

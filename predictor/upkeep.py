@@ -98,7 +98,7 @@ class Upkeep:
         self._maintain_at = 0.0
         self._pods_at: float | None = None
         self._prune_at = 0.0
-        self._forget_at = 0.0
+        self._forget_at: float | None = None
 
     def save_state(self, key: str, value: bytes) -> None:
         """Keep `value` under `key`: the newest one is written in the next step."""
@@ -157,7 +157,10 @@ class Upkeep:
             self._prune_at = now.monotonic + _PRUNE_SECONDS
             oldest = int((now.wall - self._rules.retention_days * _DAY_SECONDS) * 1000)
             self._steps.append(lambda kept: kept.prune(oldest))
-        if now.monotonic >= self._forget_at:
+        if self._forget_at is None:
+            # Not in the first minutes, when agents that waited send all at once.
+            self._forget_at = now.monotonic + _PRUNE_SECONDS
+        elif now.monotonic >= self._forget_at:
             self._forget_at = now.monotonic + _DAY_SECONDS
             self._steps.append(lambda kept: kept.forget_unused())
         self._steps.append(self._limit)

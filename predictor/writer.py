@@ -57,10 +57,12 @@ class Store(Kept, Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where the history is: how to open it, and how to set a damaged one aside (returns its new path)."""
+    """Where the history is: how to open it, and how to set a damaged one, or only its log, aside (returns its new
+    path)."""
 
     open: Callable[[], Store]
     set_aside: Callable[[], str]
+    set_log_aside: Callable[[], str] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -282,12 +284,26 @@ class Writer:
     def _set_aside(self, error: HistoryCorrupt, now: Instant) -> None:
         self._close()
         try:
-            path = self._place.set_aside()
-            log.error("history damaged, set aside; forecasting goes on without it", error=str(error), kept_as=path)
+            if error.in_log and self._place.set_log_aside is not None:
+                path = self._place.set_log_aside()
+                log.error("the newest minutes of the history are damaged, set aside", error=str(error), kept_as=path)
+            else:
+                path = self._place.set_aside()
+                log.error("history damaged, set aside; forecasting goes on without it", error=str(error), kept_as=path)
             self._load(now)
+        except HistoryCorrupt as second:
+            self._set_aside_again(second, now, after_log=error.in_log)
         except (HistoryError, StateError) as second:
             self._close()
             self._note(f"samples are not durable: {second}", now)
+
+    def _set_aside_again(self, error: HistoryCorrupt, now: Instant, *, after_log: bool) -> None:
+        """Without its log the file may turn out to be damaged too; a new file that is damaged is a failing disk."""
+        if after_log:
+            self._set_aside(HistoryCorrupt(str(error)), now)
+            return
+        self._close()
+        self._note(f"samples are not durable: {error}", now)
 
     def _fail(self, error: HistoryError, now: Instant) -> None:
         self._metrics.commit_failures.inc()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import subprocess
 import sys
 
@@ -8,9 +10,11 @@ import duckdb
 import pytest
 
 from predictor.history import FORMAT, Batch, open_history
-from predictor.storage import FILE_NAME, HistoryCorrupt, HistoryError, set_aside
+from predictor.storage import FILE_NAME, HistoryCorrupt, HistoryError, set_aside, set_log_aside
+from predictor.store.columns import PodReport
 from slacktide.errors import StateError
-from tests.predictor.support import make_sample
+from tests.predictor.support import WALL_MILLIS, make_sample
+from tests.predictor.test_history_pods import HOUR, hours, pod
 
 
 def filled(directory):
@@ -59,6 +63,104 @@ def test_a_damaged_file_is_told_and_can_be_set_aside(tmp_path, damage):
     assert history.window(0).names == []
     assert history.append([Batch("n1", "b", [make_sample(1)])]) == (1, 0)
     history.close()
+
+
+READ_COPIES = """
+import sys
+from predictor.history import open_history
+from predictor.storage import HistoryCorrupt
+
+for directory in sys.argv[1:]:
+    try:
+        history = open_history(directory)
+        list(history.windows(0)), list(history.pod_hours(0)), history.states()
+        print("read", history.sizes().samples + history.sizes().slots)
+        history.close()
+    except HistoryCorrupt as error:
+        print("corrupt", "log" if error.in_log else "file")
+"""
+
+
+def unclosed(directory):
+    """A history with rows in every table, some in the file and some in its log, as a killed process leaves it."""
+    history = open_history(str(directory / "live"))
+    history.append([Batch("n1", "b", [make_sample(i) for i in range(1, 1001)])])
+    history.fold(WALL_MILLIS + 600_000)
+    history.save_pods(PodReport(hours((pod("a"), HOUR, 12, 1, 2)), hours((pod("a"), HOUR + 1, 12, 1, 2))))
+    history.save_state("key", bytes(range(256)) * 1000)
+    history._connection.execute("CHECKPOINT")
+    history.append([Batch("n1", "b", [make_sample(i) for i in range(1001, 1201)])])
+    shutil.copytree(directory / "live", directory / "killed")
+    history.close()
+    return directory / "killed"
+
+
+def copies(source, count, damage):
+    """Copies of `source`, each damaged at a place of its own."""
+    made = []
+    for seed in range(count):
+        made.append(source.with_name(f"copy-{seed}"))
+        shutil.copytree(source, made[-1])
+        damage(made[-1], random.Random(seed))
+    return made
+
+
+def outcomes(directories):
+    """What reading them in another process says; that process must live."""
+    command = [sys.executable, "-c", READ_COPIES, *map(str, directories)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=os.getcwd())
+    assert done.returncode == 0, done.stderr
+    return [tuple(line.split()) for line in done.stdout.splitlines()]
+
+
+def flip_one_bit(name):
+    def damage(directory, rng):
+        path = directory / name
+        data = bytearray(path.read_bytes())
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+
+    return damage
+
+
+def cut(name):
+    def damage(directory, rng):
+        os.truncate(directory / name, rng.randrange((directory / name).stat().st_size))
+
+    return damage
+
+
+def test_one_flipped_bit_in_the_file_is_found_or_does_no_harm(tmp_path):
+    source = unclosed(tmp_path)
+    (whole,) = outcomes([source])
+    found = outcomes(copies(source, 15, flip_one_bit(FILE_NAME)))
+    assert {what for what, _ in found} <= {"corrupt", "read"}
+    assert all(outcome == whole for outcome in found if outcome[0] == "read")
+    assert ("corrupt", "file") in found
+
+
+def test_a_file_that_was_cut_is_damaged(tmp_path):
+    assert set(outcomes(copies(unclosed(tmp_path), 6, cut(FILE_NAME)))) == {("corrupt", "file")}
+
+
+def test_a_flipped_bit_in_the_log_costs_the_log_only(tmp_path):
+    source = unclosed(tmp_path)
+    damaged = copies(source, 10, flip_one_bit(FILE_NAME + ".wal"))
+    assert set(outcomes(damaged)) == {("corrupt", "log")}
+    for directory in damaged:
+        kept = set_log_aside(str(directory))
+        assert kept.endswith(".wal")
+        assert os.path.exists(kept)
+    # What the last checkpoint held: the slots, and the samples of the slot that had not ended.
+    assert len(set(outcomes(damaged))) == 1
+    history = open_history(str(damaged[0]))
+    assert history.sizes().slots > 0
+    assert history.load_state("key") == bytes(range(256)) * 1000
+    history.close()
+
+
+def test_a_log_that_ends_in_the_middle_is_what_a_kill_leaves(tmp_path):
+    assert {what for what, _ in outcomes(copies(unclosed(tmp_path), 6, cut(FILE_NAME + ".wal")))} == {"read"}
 
 
 def test_setting_aside_twice_keeps_both(tmp_path):
