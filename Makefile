@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TOOLS := $(VENV)/tools
 STAMP := $(VENV)/.slacktide-installed
 
 .PHONY: help setup demo test lint check pytest fuzz tools guest-tools test-kernel-v2 proto proto-baseline lock bench clean
@@ -35,16 +36,20 @@ test: setup lint tools pytest
 check: test
 
 pytest: setup
-	$(BIN)/python -m pytest -q
+	PATH="$$PATH:$(CURDIR)/$(TOOLS)/usr/bin" $(BIN)/python -m pytest -q
 
 # A million hostile inputs for the parsers of kernel files; for nightly runs.
 fuzz: setup
 	SLACKTIDE_FUZZ_EXAMPLES=1000000 $(BIN)/python -m pytest -q --timeout 0 tests/fuzz
 
-# FUSE, for the emulated resctrl; without it those tests are skipped, with the reason. The guest is for those who ask.
-tools:
+# FUSE for the emulated resctrl, Prometheus for the import; without them those tests are skipped, with the reason.
+# Prometheus is unpacked, not installed: that would start a service. The guest is for those who ask.
+tools: setup
 	@ldconfig -p 2> /dev/null | grep -q 'libfuse3\.so' || \
 	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends libfuse3-3 > /dev/null 2>&1 || true
+	@test -x $(TOOLS)/usr/bin/promtool || command -v promtool > /dev/null || \
+	  { mkdir -p $(TOOLS) && cd $(TOOLS) && apt-get -qq download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } \
+	  > /dev/null 2>&1 || true
 
 guest-tools:
 	tests/kernel/guest-tools
@@ -82,6 +87,8 @@ bench: setup
 	$(BIN)/python -m benchmarks.reaction --save
 	$(BIN)/python -m benchmarks.agent_cost --save
 	$(BIN)/python -m benchmarks.crash --save
+	$(BIN)/python -m benchmarks.forecast --save
+	$(BIN)/python -m benchmarks.predictor --save
 	$(BIN)/python -m benchmarks.page
 
 clean:
