@@ -16,6 +16,7 @@ _MODULES: Final = {
     "boosted": "predictor.models.boosted",
     "histogram": "predictor.models.histogram",
     "holt_winters": "predictor.models.holt_winters",
+    "lstm": "predictor.models.lstm",
     "n_sigma": "predictor.models.n_sigma",
     "quantile_regression": "predictor.models.quantile_regression",
     "rc_percentile": "predictor.models.rc_percentile",
