@@ -179,7 +179,6 @@ class PodTable:
             self._leaving[id(home)] = home
         home.uids = uids
         home.columns = np.asarray([pod.column for pod in here], dtype=np.int64)
-        self._index = None
 
     def _create(self, key: PodUse | Pod, home: Home, slot: int) -> _Pod:
         column = len(self._order)
@@ -190,6 +189,9 @@ class PodTable:
             more = np.full((2, max(64, column // 8)), np.nan)
             self._requested = np.concatenate([self._requested, more], axis=1)
         self._requested[:, column] = _floats([key.requested_cpu, key.requested_memory])
+        if self._index is not None:
+            # Pods come all the time: the index of a large fleet is not made anew for each.
+            self._index.setdefault(self.group(key.uid), []).append(column)
         return pod
 
     def group(self, uid: str) -> str:
@@ -455,6 +457,7 @@ class PodTable:
             columns[index] = pod.column
             if key.group:
                 self._groups.setdefault(key.uid, sys.intern(key.group))
+                self._index = None
             self._restored[key.uid] = max(int(last[index]), self._restored.get(key.uid, -1))
         self._restore_rows(hours, columns[hours.pod])
 

@@ -107,12 +107,13 @@ def _expected(known: Amount, requested: Amount, used: Amount, field: Field) -> i
 def _beyond_peak(found: list[_Newcomer], leavers: list[Leaver], crowd: Crowd, field: Field) -> int:
     expected = [(one.group, _of(one.expected, field)) for one in found]
     added = _counted_once(expected, [(one.group, _of(one.in_peak, field)) for one in leavers])
-    peak = getattr(crowd.peak, field)
-    bases = [getattr(crowd.base(one.uid) or crowd.peak, field) for one in found]
-    if peak is None or None in bases:
+    peak: int | None = getattr(crowd.peak, field)
+    bases: list[int | None] = [getattr(crowd.base(one.uid) or crowd.peak, field) for one in found]
+    known = [base for base in bases if base is not None]
+    if peak is None or len(known) < len(bases):
         return added
     # A base above the peak of now is out of date: without newcomers no more can be expected than with them.
-    return max(0, min(*bases, peak) + added - peak)
+    return max(0, min(*known, peak) + added - peak)
 
 
 def _beyond_now(found: list[_Newcomer], leavers: list[Leaver], field: Field) -> int:
