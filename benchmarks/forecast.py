@@ -46,11 +46,13 @@ _FITTED_ON: Final = {"azure_max": "azure"}
 _SHOWN: Final = ("savings", "violation", "severity", "giveback")
 
 Parts = list[dict[str, Floats]]
+Key = tuple[bool, str, str, str, float]
+"""Whether the weights are foreign, horizon, trace, model, risk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Work of one process: models on one part of a trace, at some risks."""
+    """Work of one process: models on one part of a trace, at some risks, with weights that saw the trace or not."""
 
     trace: str
     fold: int
@@ -59,6 +61,7 @@ class Unit:
     risks: tuple[float, ...]
     weights: str
     seed: int
+    foreign: bool = False
 
 
 def slots_scored(replay: Replay, horizon_seconds: float, *, learning: bool) -> range:
@@ -157,40 +160,43 @@ def units(arguments: argparse.Namespace) -> Iterator[Unit]:
     """What is to be done; fits what has not been fitted."""
     quick = arguments.quick
     names = tuple(arguments.models or (QUICK_MODELS if quick else (*known(), PUBLISHED, *baselines.NAMES, ORACLE)))
+    risks = (RISK,) if quick else (RISK, *OTHER_RISKS)
     for horizon in arguments.horizons or (("1h",) if quick else tuple(HORIZONS)):
         for trace in arguments.traces or (QUICK_TRACES if quick else TRACES):
             if trace == "planetlab" and horizon == "24h":
                 continue
-            without = _FITTED_ON.get(trace, trace) if arguments.foreign else None
             for fold in range(FOLDS):
-                kept = None if without else fold
-                weights = fitted(arguments.weights, horizon, fold=kept, without=without)
+                weights = fitted(arguments.weights, horizon, fold=fold)
                 if LSTM in names:
-                    with_lstm(weights, horizon, fold=kept, without=without)
-                risks = (RISK,) if quick else (RISK, *OTHER_RISKS)
+                    with_lstm(weights, horizon, fold=fold)
                 yield Unit(trace, fold, horizon, names, risks, str(weights), arguments.seed)
+                if arguments.foreign:
+                    weights = fitted(arguments.weights, horizon, without=_FITTED_ON.get(trace, trace))
+                    yield Unit(trace, fold, horizon, (PUBLISHED,), (RISK,), str(weights), arguments.seed, foreign=True)
 
 
 def measure(listed: Sequence[Unit], jobs: int) -> dict[str, Any]:
     """Results of all units, the parts of a trace put together."""
     context = multiprocessing.get_context("spawn")
-    parts: dict[tuple[str, str, str, float], Parts] = {}
+    parts: dict[Key, Parts] = {}
     with concurrent.futures.ProcessPoolExecutor(jobs, context) as pool:
         waiting = {pool.submit(work, unit): unit for unit in listed}
         for number, future in enumerate(concurrent.futures.as_completed(waiting), 1):
             unit = waiting[future]
             for (name, risk), found in future.result().items():
-                parts.setdefault((unit.horizon, unit.trace, name, risk), []).extend(found)
+                parts.setdefault((unit.foreign, unit.horizon, unit.trace, name, risk), []).extend(found)
             print(f"{number} of {len(listed)}: {unit.trace} {unit.fold} {unit.horizon}", file=sys.stderr, flush=True)
     return results(parts)
 
 
-def results(parts: Mapping[tuple[str, str, str, float], Parts]) -> dict[str, Any]:
-    """The document: by horizon, trace and model, and what was published at other risks."""
+def results(parts: Mapping[Key, Parts]) -> dict[str, Any]:
+    """The document: by horizon, trace and model, and what was published at other risks and with foreign weights."""
     found: dict[str, Any] = {}
-    for (horizon, trace, name, risk), nodes in sorted(parts.items()):
+    for (foreign, horizon, trace, name, risk), nodes in sorted(parts.items()):
         figures = _percent(score(nodes))
-        place = found if risk == RISK else found.setdefault("risks", {}).setdefault(f"{100 * risk:g}", {})
+        place = found.setdefault("foreign", {}) if foreign else found
+        if risk != RISK:
+            place = place.setdefault("risks", {}).setdefault(f"{100 * risk:g}", {})
         place.setdefault(horizon, {}).setdefault(trace, {})[name] = figures
     return found
 
@@ -221,6 +227,7 @@ def table(found: Mapping[str, Any]) -> list[list[str]]:
 
 def _blocks(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from ((horizon, found[horizon]) for horizon in HORIZONS if horizon in found)
+    yield from ((f"{horizon} foreign", trace) for horizon, trace in found.get("foreign", {}).items())
     for risk, by_horizon in found.get("risks", {}).items():
         yield from ((f"{horizon} at {risk} %", by_horizon[horizon]) for horizon in HORIZONS if horizon in by_horizon)
 
@@ -240,14 +247,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--model", dest="models", action="append", metavar="NAME", help="default: all and all baselines"
     )
-    parser.add_argument("--foreign", action="store_true", help="weights fitted on the other traces only")
+    parser.add_argument("--foreign", action="store_true", help="also with weights of the other traces alone")
     parser.add_argument("--weights", type=Path, default=WEIGHTS, metavar="DIR", help="where fits are kept")
     parser.add_argument("--seed", type=int, default=0, help="dice of the packing")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args(argv)
     found = measure(list(units(arguments)), arguments.jobs)
     report.emit(
-        "forecast_foreign" if arguments.foreign else "forecast",
+        "forecast",
         found,
         arguments.output,
         rows=table(found),

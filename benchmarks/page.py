@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks import colocation, report
+from benchmarks import colocation, forecast, report
 from benchmarks.report import Machine, Report
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
@@ -112,7 +112,14 @@ def _colocation(name: str, results: Mapping[str, Any]) -> str:
     return f"{_markdown(colocation.table(results['cells']))}\n\n{said}"
 
 
-_FIGURES: Final[Mapping[str, Callable[[str, Mapping[str, Any]], str]]] = {"colocation": _colocation}
+def _forecast(name: str, results: Mapping[str, Any]) -> str:  # noqa: ARG001 - one signature for all
+    return _markdown(forecast.table(results))
+
+
+_FIGURES: Final[Mapping[str, Callable[[str, Mapping[str, Any]], str]]] = {
+    "colocation": _colocation,
+    "forecast": _forecast,
+}
 
 
 def _markdown(rows: list[list[str]]) -> str:

@@ -51,7 +51,7 @@ def test_results_have_the_figures_of_every_model(planetlab):
     parts = {}
     for fold in range(FOLDS):
         for (name, risk), found in forecast.work(unit(fold=fold)).items():
-            parts.setdefault(("1h", "planetlab", name, risk), []).extend(found)
+            parts.setdefault((False, "1h", "planetlab", name, risk), []).extend(found)
     found = forecast.results(parts)
     oracle, static = (found["1h"]["planetlab"][name] for name in ("oracle", "window_max"))
     assert oracle["violation_percent"] == 0
@@ -63,11 +63,16 @@ def test_results_have_the_figures_of_every_model(planetlab):
     assert rows[0][1 + forecast.TRACES.index("azure")] == "-"
 
 
-def test_other_risks_stand_apart():
+def test_other_risks_and_foreign_weights_stand_apart():
     part = {name: np.array([0.5]) for name in ("decisions", *forecast.FIGURES)}
-    found = forecast.results({("1h", "google", "published", 0.05): [part], ("1h", "google", "published", 0.01): [part]})
+    keys = [
+        (foreign, "1h", "google", "published", risk) for foreign, risk in ((False, 0.05), (False, 0.01), (True, 0.01))
+    ]
+    found = forecast.results({key: [part] for key in keys})
     assert found["risks"]["5"]["1h"]["google"]["published"]["savings_percent"] == 50
-    assert [row[0] for row in forecast.table(found)[1:]] == ["1h published", "1h at 5 % published"]
+    assert found["foreign"]["1h"]["google"]["published"]["savings_percent"] == 50
+    titles = [row[0] for row in forecast.table(found)[1:]]
+    assert titles == ["1h published", "1h foreign published", "1h at 5 % published"]
 
 
 def test_weights_are_fitted_without_the_part_that_is_scored_and_only_once(tmp_path, monkeypatch):
