@@ -30,6 +30,7 @@ from predictor.storage import (
     insert,
     number,
     readable,
+    remove_spilled,
 )
 from predictor.store.boots import Boot, BootKey, BootTable
 from predictor.store.columns import HOUR_MILLIS, Imported, PodHours, PodReport, SlotColumns, Window
@@ -316,6 +317,7 @@ def _shrunk(history: History, max_bytes: int) -> History:
 
 def _open(path: str) -> History:
     connection = connect(path)
+    remove_spilled(path)
     try:
         with readable():
             prepare(connection, path)

@@ -171,7 +171,7 @@ class Rows:
     def observe_at(
         self, columns: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64], values: npt.NDArray[np.floating]
     ) -> None:
-        """Observe many at once: three arrays of one length, NaN values are gaps."""
+        """Observe many at once: three arrays of one length, no cell twice; NaN values are gaps."""
         if not len(columns):
             return
         newest = int(numbers.max())
@@ -180,7 +180,12 @@ class Rows:
         self.reach(max(int(numbers.min()), newest - self._window + 1))
         self.grow(int(columns.max()) + 1)
         kept = numbers >= self._first()
-        np.fmax.at(self._values, (numbers[kept] - self._first(), columns[kept]), values[kept].astype(np.float32))
+        if not kept.all():
+            numbers, columns, values = numbers[kept], columns[kept], values[kept]
+        # One index in place of two, and no `ufunc.at`: a restart puts a hundred million values here.
+        cells = (numbers - self._first()) * self._values.shape[1] + columns
+        flat = self._values.reshape(-1)
+        flat[cells] = np.fmax(flat[cells], values.astype(np.float32))
 
     def add(self, column: int, first: int, values: npt.NDArray[np.floating]) -> None:
         """Add `values` to the rows of `column` from row `first` on, never below 0; gaps on either side stay."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
@@ -88,6 +89,11 @@ def connect(path: str) -> duckdb.DuckDBPyConnection:
         if "version number" in text:
             raise StateError(f"{path} was written by a newer version: {text}; upgrade Slacktide") from error
         raise translate(error, path) from error
+
+
+def remove_spilled(path: str) -> None:
+    """Remove what a process that was killed had moved out of memory; for the owner of the file at `path`."""
+    shutil.rmtree(path + ".tmp", ignore_errors=True)
 
 
 def set_aside(directory: str) -> str:

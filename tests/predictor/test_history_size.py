@@ -129,6 +129,13 @@ def test_without_room_for_a_copy_the_history_goes_on_as_large_as_it_is(filled, t
     assert os.listdir(tmp_path) == [FILE_NAME]
 
 
+def test_what_a_killed_process_moved_out_of_memory_is_removed(tmp_path):
+    (tmp_path / f"{FILE_NAME}.tmp").mkdir()
+    (tmp_path / f"{FILE_NAME}.tmp" / "duckdb_temp_storage-0.tmp").write_bytes(b"rows")
+    open_history(str(tmp_path)).close()
+    assert os.listdir(tmp_path) == [FILE_NAME]
+
+
 def test_a_copy_that_was_cut_off_is_removed(tmp_path):
     (tmp_path / f"{FILE_NAME}.copy").write_bytes(b"half")
     (tmp_path / f"{FILE_NAME}.copy.wal").write_bytes(b"half")
