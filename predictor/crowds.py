@@ -62,6 +62,7 @@ class Crowds:
         self._peaks_at: float | None = None
         self._calm: dict[str, tuple[tuple[LsPod, ...], object]] = {}
         self._bases: dict[str, dict[str, Amount]] = {}
+        self._most: dict[str, dict[str, Amount]] = {}
 
     def follow(self, bound: Mapping[str, Bound], moment: Moment) -> None:
         """Take the pods of a pass."""
@@ -76,6 +77,7 @@ class Crowds:
         self._before = {node: one.pods for node, one in bound.items()}
         self._calm = {node: calm for node, calm in self._calm.items() if node in bound}
         self._bases = {node: bases for node, bases in self._bases.items() if node in bound}
+        self._most = {node: most for node, most in self._most.items() if node in bound}
         self._let_go(moment)
 
     def newcomers(self, node: str, bound: Bound, listed: object, peak: Amount, moment: Moment) -> Newcomers:
@@ -96,11 +98,13 @@ class Crowds:
             group_peak=lambda group: self._group_peak(group, moment),
             peak=peak,
             base=self._bases_of(node, bound, peak).get,
+            most=self._most_of(node, bound).get,
         )
         found = newcomers(crowd, moment.wall, moment.young_seconds)
         if found is NOBODY:
             self._calm[node] = (bound.pods, listed)
             self._bases.pop(node, None)
+            self._most.pop(node, None)
         return found
 
     def _bases_of(self, node: str, bound: Bound, peak: Amount) -> dict[str, Amount]:
@@ -108,6 +112,12 @@ class Crowds:
         before = self._bases.get(node, {})
         self._bases[node] = {pod.uid: before.get(pod.uid, peak) for pod in bound.pods}
         return self._bases[node]
+
+    def _most_of(self, node: str, bound: Bound) -> dict[str, Amount]:
+        """Highest use that was seen of each pod while somebody there was new."""
+        before = self._most.get(node, {})
+        self._most[node] = {pod.uid: _higher(before.get(pod.uid, _NOTHING), self._use(pod.uid)) for pod in bound.pods}
+        return self._most[node]
 
     def _changed(self, node: str, before: tuple[LsPod, ...], now: tuple[LsPod, ...], wall: float) -> None:
         uids = {pod.uid for pod in now}
@@ -163,3 +173,12 @@ class Crowds:
         old = [group for group, (_, seen) in self._groups.items() if moment.wall - seen > _GROUP_SECONDS]
         for group in old:
             del self._groups[group]
+
+
+def _higher(one: Amount, other: Amount | None) -> Amount:
+    if other is None:
+        return one
+    return Amount(
+        cpu_millis=max(one.cpu_millis or 0, other.cpu_millis or 0),
+        memory_bytes=max(one.memory_bytes or 0, other.memory_bytes or 0),
+    )

@@ -225,6 +225,9 @@ class Forecaster:
         for name, latest in zip(view.names, view.latest, strict=True):
             if latest is None and name not in nodes:
                 self._fleet.forget(name)
+                self._board.remove(name)
+                self._metrics.forget_node(name)
+                self._assessed.pop(name, None)
 
     def _forecast(
         self, view: FleetView, bound: Mapping[str, Bound] | None, now: Instant, settings: PredictorSettings

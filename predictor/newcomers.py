@@ -58,6 +58,7 @@ class Crowd:
     group_peak  highest use that is known of one pod of a group, None when too little is
     peak        what is expected of the node now
     base        what was expected when a pod came, by uid; None for one that was there before anybody looked
+    most        highest use that was ever seen of a pod, by uid, so that it is not forgotten when a sample leaves it out
     """
 
     bound: Iterable[LsPod]
@@ -66,6 +67,7 @@ class Crowd:
     group_peak: Callable[[str], Amount | None]
     peak: Amount = _UNKNOWN
     base: Callable[[str], Amount | None] = lambda _: None
+    most: Callable[[str], Amount | None] = lambda _: None
 
 
 class _Newcomer(NamedTuple):
@@ -96,12 +98,13 @@ def _newcomer(pod: LsPod, crowd: Crowd, wall: float, young_seconds: float) -> _N
         return None
     known = (crowd.group_peak(pod.group) if pod.group else None) or Amount()
     used = use or _NOTHING
-    return _Newcomer(pod.uid, pod.group, _amount(lambda field: _expected(known, pod.requested, used, field)), used)
+    most = crowd.most(pod.uid) or _NOTHING
 
+    def expected(field: Field) -> int:
+        peak: int | None = getattr(known, field)
+        return max(_of(used, field), _of(most, field), _of(pod.requested, field) if peak is None else peak)
 
-def _expected(known: Amount, requested: Amount, used: Amount, field: Field) -> int:
-    peak = getattr(known, field)
-    return max(_of(used, field), _of(requested, field) if peak is None else peak)
+    return _Newcomer(pod.uid, pod.group, _amount(expected), used)
 
 
 def _beyond_peak(found: list[_Newcomer], leavers: list[Leaver], crowd: Crowd, field: Field) -> int:
