@@ -297,22 +297,23 @@ def killed(nodes: int, kills: int, period: float) -> dict[str, Any]:
         return {
             "kills": kills + 1,
             "acknowledged": sum(acknowledged.values()),
-            "acknowledged_lost": _missing(f"{running.directory}/history", acknowledged),
+            "acknowledged_lost": missing(f"{running.directory}/history", acknowledged),
             "waiting": sum(outcome.waiting for outcome in outcomes),
         }
 
 
-def _missing(directory: str, acknowledged: dict[str, int]) -> int:
+def missing(directory: str, acknowledged: dict[str, int]) -> int:
     """How many acknowledged samples the history does not have."""
     history = open_history(directory)
     try:
         seen = {name: boot.seen for (name, _), boot in history._boots.boots.items()}  # noqa: SLF001 - nobody else asks
     finally:
         history.close()
-    return sum(_absent(seen.get(node), high) for node, high in acknowledged.items())
+    return sum(absent(seen.get(node), high) for node, high in acknowledged.items())
 
 
-def _absent(seen: Seen | None, high: int) -> int:
+def absent(seen: Seen | None, high: int) -> int:
+    """How many of the sequences up to `high` were never stored."""
     if seen is None:
         return high
     holes = sum(max(0, min(last, high) - first + 1) for first, last in seen.holes)

@@ -43,7 +43,9 @@ class Outcome(msgspec.Struct):
 
 
 @dataclasses.dataclass(slots=True)
-class _Agent:
+class Agent:
+    """One agent. `waiting` is what was not acknowledged: sequence, end of the window, when it was made."""
+
     node: str
     boot: str
     constant: bytes
@@ -68,7 +70,8 @@ def pod_name(pod: int) -> str:
     return f"service-{pod}-7c9b5d8f6d-x2x4z"
 
 
-def _agent(index: int, boot: str) -> _Agent:
+def agent(index: int, boot: str) -> Agent:
+    """A node with ten LS pods, and some best effort."""
     usage = usage_pb2.Usage(
         cpu_millis_mean=300, cpu_millis_max=450, memory_bytes_mean=2 << 30, memory_bytes_max=(2 << 30) + index
     )
@@ -98,7 +101,7 @@ def _agent(index: int, boot: str) -> _Agent:
         ls_pressure=0.01,
     ).SerializeToString()
     head = usage_pb2.ReportRequest(node=node_name(index), boot_id=boot).SerializeToString()
-    return _Agent(node_name(index), boot, constant, head)
+    return Agent(node_name(index), boot, constant, head)
 
 
 def _varint(value: int) -> bytes:
@@ -110,7 +113,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _message(agent: _Agent, samples: list[tuple[int, int, float]]) -> bytes:
+def message(agent: Agent, samples: list[tuple[int, int, float]]) -> bytes:
     """A request. Parts of a message that follow one another merge, so the constant part is made once."""
     parts = [agent.head]
     for sequence, end, _ in samples:
@@ -133,7 +136,7 @@ class Agents:
     def __init__(self, address: str, first: int, count: int, channels: int, period: float) -> None:
         self._address = address
         self._period = period
-        self._agents = [_agent(index, f"boot-{index}") for index in range(first, first + count)]
+        self._agents = [agent(index, f"boot-{index}") for index in range(first, first + count)]
         self._channels = channels
         self._stop = asyncio.Event()
         self._latencies: list[float] = []
@@ -169,7 +172,7 @@ class Agents:
             self._latencies,
         )
 
-    async def _live(self, agent: _Agent, report: Any) -> None:
+    async def _live(self, agent: Agent, report: Any) -> None:
         # Spread over the period, as agents that started at different times are.
         due = time.monotonic() + random.random() * self._period
         while True:
@@ -199,17 +202,17 @@ class Agents:
                 call.cancel()
             await asyncio.sleep(_RECONNECT_SECONDS * (0.5 + random.random()))
 
-    def _sample(self, agent: _Agent, due: float) -> tuple[int, int, float]:
+    def _sample(self, agent: Agent, due: float) -> tuple[int, int, float]:
         agent.sequence += 1
         sample = (agent.sequence, int((time.time() - time.monotonic() + due) * 1000), time.monotonic())
         agent.waiting.append(sample)
         return sample
 
-    async def _send(self, agent: _Agent, call: Any, samples: list[tuple[int, int, float]]) -> None:
+    async def _send(self, agent: Agent, call: Any, samples: list[tuple[int, int, float]]) -> None:
         self._sent += len(samples)
-        await call.write(_message(agent, samples))
+        await call.write(message(agent, samples))
 
-    async def _read(self, agent: _Agent, call: Any) -> None:
+    async def _read(self, agent: Agent, call: Any) -> None:
         try:
             async for response in call:
                 now = time.monotonic()
