@@ -171,7 +171,7 @@ class Rows:
     def observe_at(
         self, columns: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64], values: npt.NDArray[np.floating]
     ) -> None:
-        """Observe many at once: three arrays of one length, no cell twice; NaN values are gaps."""
+        """Observe many at once: three arrays of one length, NaN values are gaps."""
         if not len(columns):
             return
         newest = int(numbers.max())
@@ -182,10 +182,13 @@ class Rows:
         kept = numbers >= self._first()
         if not kept.all():
             numbers, columns, values = numbers[kept], columns[kept], values[kept]
-        # One index in place of two, and no `ufunc.at`: a restart puts a hundred million values here.
+        # A restart puts a hundred million values here, and hardly ever two into one cell.
         cells = (numbers - self._first()) * self._values.shape[1] + columns
         flat = self._values.reshape(-1)
-        flat[cells] = np.fmax(flat[cells], values.astype(np.float32))
+        raised = np.fmax(flat[cells], values.astype(np.float32))
+        flat[cells] = raised
+        if (~(flat[cells] >= raised) & ~np.isnan(raised)).any():
+            np.fmax.at(flat, cells, raised)
 
     def add(self, column: int, first: int, values: npt.NDArray[np.floating]) -> None:
         """Add `values` to the rows of `column` from row `first` on, never below 0; gaps on either side stay."""
