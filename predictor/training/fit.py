@@ -23,6 +23,7 @@ import numpy.typing as npt
 from predictor import prior
 from predictor.models.base import HOUR_SECONDS
 from predictor.models.features import feature_names
+from predictor.models.quantile_regression import linear_shares
 from predictor.models.weights import HORIZONS_HOURS
 from predictor.training import linear, location_scale, residuals
 from predictor.training.rows import Rows, joined, trace_rows
@@ -101,9 +102,7 @@ def fit(hours: int, out: Path, rows: Mapping[str, Rows], memory: Mapping[str, Ro
     entries = _entries("cpu", hours, rows, said)
     of_memory = {
         "boosted": {name: boosted.answer(part.table) for name, part in memory.items()},
-        "quantile_regression": {
-            name: linear.linear_shares(regression, part.table, names) for name, part in memory.items()
-        },
+        "quantile_regression": {name: linear_shares(regression, part.table, names) for name, part in memory.items()},
     }
     return entries + _entries("memory", hours, memory, of_memory)
 

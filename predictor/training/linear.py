@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,13 +13,13 @@ from statsmodels.tools.sm_exceptions import IterationLimitWarning
 from predictor.models.base import Floats
 from predictor.models.quantile_regression import SETS, design, linear_shares
 from predictor.training.location_scale import RISKS
-from predictor.training.rows import FOLDS, Rows
+from predictor.training.rows import Rows, folds_of
 
 _ROWS_OF_A_TRACE: Final = 1500
 """So that each trace weighs the same; more rows change nothing but the time it takes."""
 
 
-def fit(traces: Mapping[str, Rows], names: tuple[str, ...]) -> dict[str, Floats]:
+def fit(traces: Mapping[str, Rows], names: tuple[str, ...], risks: Sequence[float] = RISKS) -> dict[str, Floats]:
     """Weights (risks, 1 + features) of each set, from the rows whose history is long enough for it and no longer.
 
     A set that no row has history for is absent.
@@ -39,24 +39,24 @@ def fit(traces: Mapping[str, Rows], names: tuple[str, ...]) -> dict[str, Floats]
                 inputs.append(values[ready])
                 peaks.append(rows.peak[ready])
         if inputs:
-            fitted[f"{label}.weights"] = _regressions(np.concatenate(inputs), np.concatenate(peaks))
+            fitted[f"{label}.weights"] = _regressions(np.concatenate(inputs), np.concatenate(peaks), risks)
     return fitted
 
 
-def outside(traces: Mapping[str, Rows], names: tuple[str, ...]) -> dict[str, Floats]:
+def outside(traces: Mapping[str, Rows], names: tuple[str, ...], risks: Sequence[float] = RISKS) -> dict[str, Floats]:
     """(risks, rows) of each trace: what weights that were fitted on the other folds answer."""
-    said = {name: np.full((len(RISKS), len(rows.peak)), np.nan) for name, rows in traces.items()}
-    for fold in range(FOLDS):
-        weights = fit({name: rows.where(rows.fold != fold) for name, rows in traces.items()}, names)
+    said = {name: np.full((len(risks), len(rows.peak)), np.nan) for name, rows in traces.items()}
+    for fold in folds_of(list(traces.values())):
+        weights = fit({name: rows.where(rows.fold != fold) for name, rows in traces.items()}, names, risks)
         for name, rows in traces.items():
             mine = rows.fold == fold
             said[name][:, mine] = linear_shares(weights, rows.table[mine], names)
     return said
 
 
-def _regressions(inputs: Floats, peaks: Floats) -> Floats:
+def _regressions(inputs: Floats, peaks: Floats, risks: Sequence[float]) -> Floats:
     regression = QuantReg(peaks, inputs)
     with warnings.catch_warnings():
         # The weights it stopped at are as good as those after more iterations: the loss no longer changes.
         warnings.simplefilter("ignore", IterationLimitWarning)
-        return np.array([regression.fit(1.0 - risk, max_iter=100, p_tol=1e-3).params for risk in RISKS])
+        return np.array([regression.fit(1.0 - risk, max_iter=100, p_tol=1e-3).params for risk in risks])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from predictor.models.base import Floats
 from predictor.models.trees import Trees
 from predictor.training.convert import trees_of
-from predictor.training.rows import FOLDS, Rows
+from predictor.training.rows import Rows, folds_of
 
 RISKS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
@@ -38,6 +38,8 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
     "num_threads": 1,
     "verbosity": -1,
 }
+_CUT_PART: Final = 0.15
+"""Part of a trace's weight that rows with shortened histories have."""
 _LEAST_RESIDUAL: Final = 0.001
 """Added to deviations: their logarithm is fitted, and a constant series has none."""
 
@@ -87,7 +89,7 @@ def _outside(
 ) -> tuple[Trees, list[Floats]]:
     """Trees fitted on all rows, and what those fitted on the other folds say of each fold (raw scores)."""
     said = [np.empty(len(target)) for target in targets]
-    for fold in range(FOLDS):
+    for fold in folds_of(rows):
         trees = _fit_trees(rows, targets, [part.fold != fold for part in rows], objective, rounds)
         for part, out in zip(rows, said, strict=True):
             mine = part.fold == fold
@@ -102,15 +104,28 @@ def _fit_trees(
 ) -> Trees:
     table = np.concatenate([part.table[mine] for part, mine in zip(rows, kept, strict=True)])
     target = np.concatenate([values[mine] for values, mine in zip(targets, kept, strict=True)])
-    weight = np.concatenate([np.full(mine.sum(), 1.0 / max(1, mine.sum())) for mine in kept])
+    weight = np.concatenate([weights_of(part.where(mine)) for part, mine in zip(rows, kept, strict=True)])
     data = lightgbm.Dataset(table, target, weight=weight / weight.mean(), params=dict(_PARAMETERS))
     return trees_of(lightgbm.train({**_PARAMETERS, "objective": objective}, data, rounds))
+
+
+def weights_of(rows: Rows) -> Floats:
+    """(rows,) weights of a trace, 1 in all: its rows with shortened histories get a fixed small part.
+
+    They stray far, and with as much weight as the others they spoil what is said of nodes that are known for long:
+    at 24 h by five points of savings on google.
+    """
+    weight = np.ones(len(rows.peak))
+    if rows.cut.any() and not rows.cut.all():
+        weight[rows.cut] = _CUT_PART / np.count_nonzero(rows.cut)
+        weight[~rows.cut] = (1.0 - _CUT_PART) / np.count_nonzero(~rows.cut)
+    return np.asarray(weight / weight.sum(), dtype=np.float64)
 
 
 def reaches(parts: Sequence[Outside]) -> Floats:
     """(risks,) reach of each risk: by it as many peaks are above the answer as the risk says, mean over traces."""
     needed = np.concatenate([(part.rows.peak - part.location) / part.deviation for part in parts])
-    weight = np.concatenate([np.full(len(part.location), 1.0 / len(part.location)) for part in parts])
+    weight = np.concatenate([weights_of(part.rows) for part in parts])
     order = np.argsort(needed)
     reached = np.cumsum(weight[order])
     places = np.searchsorted(reached, (1.0 - np.array(RISKS)) * reached[-1])

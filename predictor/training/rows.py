@@ -56,6 +56,11 @@ def joined(parts: Iterable[Rows]) -> Rows:
     return Rows(*(np.concatenate([getattr(part, f.name) for part in listed]) for f in dataclasses.fields(Rows)))
 
 
+def folds_of(parts: Iterable[Rows]) -> list[int]:
+    """The folds that there are rows of."""
+    return sorted({int(fold) for part in parts for fold in np.unique(part.fold)})
+
+
 def trace_rows(name: str, horizon_seconds: float, *, seed: int, every_seconds: float, cut: bool = False) -> Rows:
     """Rows of all folds of a trace, in the packing of `seed`; of planetlab none beyond the 14 h that its days leave.
 

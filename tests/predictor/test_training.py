@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictor import prior
+from predictor.models.base import DAY_SECONDS, HOUR_SECONDS, History
+from predictor.models.features import feature_names, features
+from predictor.prior import Group
+from predictor.sketch import Sketch
+
+pytest.importorskip("lightgbm", reason="weights are fitted with lightgbm, which is not installed")
+
+from predictor.training import fit, linear, location_scale, residuals
+from predictor.training.rows import Rows, joined
+
+NAMES = feature_names(HOUR_SECONDS)
+
+
+def rows(count=900, seed=0, cut=False):
+    """Rows whose peak is the hour's maximum and an exponential jump, larger for some nodes than for others."""
+    rng = np.random.default_rng(seed)
+    usage = rng.random((24 * 14 * 12, 60)) + 1
+    _, one = features(History(usage, np.full(60, np.nan), 300.0), HOUR_SECONDS)
+    table = np.tile(one, (count // 60, 1)) + rng.normal(0, 1e-3, (count, one.shape[1])).astype(np.float32)
+    spread = rng.choice([0.02, 0.2], count)
+    table[:, NAMES.index("sd_24h")] = spread
+    peak = table[:, NAMES.index("max_1h")] + rng.exponential(spread)
+    return Rows(
+        table=table,
+        peak=np.asarray(peak, dtype=np.float64),
+        limit=np.full(count, 3.0),
+        node=np.arange(count) % 60,
+        slot=np.arange(count),
+        fold=np.arange(count) % 3,
+        cut=np.full(count, cut),
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return location_scale.fit({"one": rows(), "two": rows(seed=1)}, rounds=60)
+
+
+def test_answers_hold_the_asked_risk_on_rows_not_seen(fitted):
+    model, _ = fitted
+    unseen = rows(3000, seed=5)
+    answers = model.answer(unseen.table)
+    for level in (0.02, 0.05, 0.1, 0.2):
+        measured = np.mean(unseen.peak > answers[location_scale.RISKS.index(level)])
+        assert level / 2 < measured < level * 2
+
+
+def test_deviation_tells_calm_rows_from_wild_ones(fitted):
+    model, outside = fitted
+    unseen = rows(3000, seed=5)
+    wild = unseen.table[:, NAMES.index("sd_24h")] > 0.1
+    deviation = np.exp(model.deviation.predict(unseen.table))
+    assert np.median(deviation[wild]) > 1.5 * np.median(deviation[~wild])
+    assert set(outside) == {"one", "two"}
+    assert outside["one"].location.shape == outside["one"].rows.peak.shape
+
+
+def test_reach_falls_with_the_risk(fitted):
+    assert (np.diff(fitted[0].reach) <= 0).all()
+
+
+def test_the_same_rows_give_the_same_bytes(tmp_path):
+    files = []
+    for run in range(2):
+        model, _ = location_scale.fit({"one": rows(300)}, rounds=5)
+        path = tmp_path / f"{run}.npz"
+        fit.save(path, {**model.location.arrays("location"), "reach": model.reach})
+        files.append(path.read_bytes())
+    assert files[0] == files[1]
+
+
+def test_regression_holds_the_asked_risk_out_of_fold():
+    given = {"one": rows(1800)}
+    said = linear.outside(given, NAMES, risks=(0.1, 0.2))["one"]
+    for level, answers in zip((0.1, 0.2), said, strict=True):
+        measured = np.mean(given["one"].peak > answers)
+        assert level / 2 < measured < level * 2
+
+
+def test_residuals_go_to_the_group_of_their_history():
+    part = rows(900)
+    hours = np.repeat([5.0, 12.0, 336.0], 300)
+    made = list(residuals.entries("cpu", "window_max", HOUR_SECONDS, "t", part, hours, {0.0: part.peak - 0.1}))
+    assert {entry.group for entry in made} == {Group.DAY, Group.LONG}
+    assert all(Sketch.unpack(entry.sketch).total == 300 for entry in made)
+    assert Sketch.unpack(made[0].sketch).quantile(0.01) == pytest.approx(0.1, abs=0.002)
+
+
+def test_a_prior_is_replaced_by_horizon(tmp_path):
+    part = rows(600)
+    hours = np.full(600, 336.0)
+
+    def entries(horizon, answer):
+        return list(residuals.entries("cpu", "m", horizon, "t", part, hours, {0.0: part.peak - answer}))
+
+    fit.write_prior(tmp_path, 1, entries(HOUR_SECONDS, 0.1))
+    fit.write_prior(tmp_path, 24, entries(DAY_SECONDS, 0.2))
+    fit.write_prior(tmp_path, 1, entries(HOUR_SECONDS, 0.3))
+    known = prior.decode((tmp_path / "prior.json").read_bytes())["cpu"]
+    assert len(known.entries) == 2
+    found = known.sketches("m", HOUR_SECONDS, Group.LONG, 0.0)["t"]
+    assert found.quantile(0.5) == pytest.approx(0.3, abs=0.002)
+
+
+def test_rows_are_joined_and_chosen():
+    whole = joined([rows(60), rows(120, seed=1, cut=True)])
+    assert len(whole.peak) == 180
+    assert len(whole.where(whole.cut).peak) == 120
+
+
+def test_shipped_prior_knows_the_fitted_models():
+    for resource in ("cpu", "memory"):
+        shipped = prior.shipped(resource)
+        assert shipped is not None
+        for model in ("boosted", "quantile_regression"):
+            for horizon in (HOUR_SECONDS, DAY_SECONDS):
+                assert 0.01 in shipped.levels(model, horizon)
+                assert shipped.sketches(model, horizon, Group.LONG, 0.01)
