@@ -120,6 +120,11 @@ class EngineLike(Protocol):
         """How the candidates did."""
         ...
 
+    @property
+    def champion_reason(self) -> str:
+        """Why the champion is the champion."""
+        ...
+
 
 class Ask(NamedTuple):
     """What the engines are asked: complete slots of all nodes in the order of `names`, with their LS requests."""
@@ -196,6 +201,7 @@ class Peaks:
         self._saved = clock.now().monotonic
         self._books: dict[Resource, _Book] = {}
         self._forgotten: dict[str, float] = {}
+        self._champions: dict[Resource, str] = {}
         self._seen: _Seen | None = None
 
     def offer(self, ask: Callable[[], Ask], at: float, now: Instant, rules: PeakRules) -> None:
@@ -281,7 +287,7 @@ class Peaks:
             log.exception("forecast of the peaks failed", resource=resource)
             return
         self._books[resource] = _Book(history.at, {name: index for index, name in enumerate(ask.names)}, peaks)
-        self._tell(resource, engine.scores())
+        self._tell(resource, engine)
         for note in step.notes:
             log.warning("forecast engine", resource=resource, note=note)
 
@@ -318,8 +324,11 @@ class Peaks:
                 self._metrics.paths.labels(resource, path, model).set(count)
             self._metrics.widened.labels(resource).set(sum(bool(peak.origin.widened) for peak in peaks))
 
-    def _tell(self, resource: Resource, scores: Sequence[ScoreLike]) -> None:
-        for score in scores:
+    def _tell(self, resource: Resource, engine: EngineLike) -> None:
+        for score in engine.scores():
+            if score.champion and self._champions.get(resource) != score.model:
+                self._champions[resource] = score.model
+                log.info("champion", resource=resource, model=score.model, reason=engine.champion_reason)
             labels = (resource, score.model)
             self._metrics.model_violation.labels(*labels).set(score.violation)
             self._metrics.model_reserve.labels(*labels).set(score.reserve)

@@ -69,6 +69,17 @@ class TwinStep(NamedTuple):
     notes: tuple = ()
 
 
+class TwinScore(NamedTuple):
+    """How a candidate did."""
+
+    model: str
+    champion: bool
+    violation: float
+    reserve: float
+    decisions: float
+    shift: float
+
+
 class TwinEngine:
     """An engine that expects the highest slot that it was shown; `fails` and `peaks` are for tests to set."""
 
@@ -95,8 +106,10 @@ class TwinEngine:
     def state(self):
         return b"%d steps" % len(self.asked)
 
+    champion_reason = "it is the only one"
+
     def scores(self):
-        return ()
+        return (TwinScore("twin", True, 0.01, 0.8, 100.0, 0.1), TwinScore("shadow", False, 0.02, 0.7, 90.0, 0.2))
 
 
 def eventually(condition, seconds=10.0):

@@ -169,6 +169,19 @@ def test_paths_are_counted(stand, registry):
     assert registry.get_sample_value("slacktide_predictor_forecast_age_seconds") == 10.0
 
 
+def test_how_the_candidates_did_is_exported_champion_and_shadows(stand, registry):
+    stand.clock.advance(10)
+    stand.offer()
+
+    def value(name, model):
+        labels = {"resource": "memory", "model": model}
+        return registry.get_sample_value(f"slacktide_predictor_model_{name}", labels)
+
+    assert (value("champion", "twin"), value("champion", "shadow")) == (1, 0)
+    assert (value("violation_ratio", "twin"), value("violation_ratio", "shadow")) == (0.01, 0.02)
+    assert (value("reserve_ratio", "shadow"), value("decisions", "shadow"), value("shift", "shadow")) == (0.7, 90, 0.2)
+
+
 @given(
     st.lists(st.one_of(st.none(), st.floats(0, 1000, width=32)), min_size=2, max_size=30),
     st.one_of(st.none(), st.floats(0, 1000)),
