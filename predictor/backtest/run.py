@@ -130,6 +130,7 @@ def _here(work: Sequence[Job], tell: Callable[[int], None]) -> list[Floats]:
 def _in_pool(processes: int, work: Sequence[Job], tell: Callable[[int], None]) -> list[Floats]:
     context = multiprocessing.get_context("spawn")
     told: Any = context.Queue()
+    others = set(multiprocessing.active_children())
     with concurrent.futures.ProcessPoolExecutor(processes, context, _begin, (told,)) as pool:
         futures = [pool.submit(_work, job) for job in work]
         try:
@@ -141,9 +142,12 @@ def _in_pool(processes: int, work: Sequence[Job], tell: Callable[[int], None]) -
                 if any(future.done() and future.exception() for future in futures):
                     break
             return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            # Whoever asks for an end does not wait until a model has gone through its replay.
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
+            raise
 
 
 _told: Any = None
