@@ -22,7 +22,7 @@ from predictor.models.features import features
 
 FOLDS: Final = 3
 _SHORTEST_HOURS: Final = 4.0
-_LONGEST_HOURS: Final = 320.0
+LONGEST_CUT_HOURS: Final = 320
 _SHORT_TRACE_SLOTS: Final = 288
 
 
@@ -61,17 +61,18 @@ def folds_of(parts: Iterable[Rows]) -> list[int]:
     return sorted({int(fold) for part in parts for fold in np.unique(part.fold)})
 
 
-def trace_rows(name: str, horizon_seconds: float, *, seed: int, every_seconds: float, cut: bool = False) -> Rows:
+def trace_rows(name: str, horizon_seconds: float, *, seed: int, every_seconds: float, cut: int = 0) -> Rows:
     """Rows of all folds of a trace, in the packing of `seed`; of planetlab none beyond the 14 h that its days leave.
 
-    Raises SlacktideError when the traces are not there.
+    With `cut` each decision sees a history of a random length from 4 to 320 h, and those of more than `cut` hours are
+    left out. Raises SlacktideError when the traces are not there.
     """
     parts: list[Rows] = []
     plan = traces.PLANS[name]
     for number, (label, table) in enumerate(plan.tables(traces.directory())):
         replay, fold = _packed(name, label, table, seed)
-        rng = np.random.default_rng((seed, number))
-        made = list(_replay_rows(replay, fold, horizon_seconds, every_seconds, rng if cut else None))
+        cutter = _Cutter(np.random.default_rng((seed, number)), cut) if cut else None
+        made = list(_replay_rows(replay, fold, horizon_seconds, every_seconds, cutter))
         if made:
             rows = joined(made)
             parts.append(dataclasses.replace(rows, node=rows.node + 1000 * number))
@@ -99,18 +100,20 @@ def _packed(name: str, label: str, table: traces.Table, seed: int) -> tuple[Repl
 
 
 def _replay_rows(
-    replay: Replay, fold: Integers, horizon_seconds: float, every_seconds: float, rng: np.random.Generator | None
+    replay: Replay, fold: Integers, horizon_seconds: float, every_seconds: float, cutter: _Cutter | None
 ) -> Iterator[Rows]:
-    """Rows of each decision; with `rng` the history is cut."""
+    """Rows of each decision; with `cutter` its history is cut."""
     horizon = replay.slots_of(horizon_seconds)
     slots = decision_slots(replay, every_seconds)
-    first = replay.warmup_slots if rng is None or len(replay.usage) <= _SHORT_TRACE_SLOTS else 0
+    first = replay.warmup_slots if cutter is None or len(replay.usage) <= _SHORT_TRACE_SLOTS else 0
     made = [slot for slot in slots if slot + 1 >= max(first, 12) and slot + horizon < len(replay.usage)]
     if not made:
         return
     nodes = np.arange(len(replay.nodes))
     for slot, history in decisions(replay, horizon_seconds, slots=range(made[0], made[-1] + 1, slots.step)):
-        seen = history if rng is None else _shortened(history, rng)
+        seen = history if cutter is None else cutter.shortened(history)
+        if seen is None:
+            continue
         scale, table = features(seen, horizon_seconds)
         peak = np.fmax.reduce(replay.usage[slot + 1 : slot + 1 + horizon], axis=0)
         size = np.where(scale > 0, scale, 1.0)
@@ -122,16 +125,26 @@ def _replay_rows(
             nodes,
             np.full(len(nodes), slot),
             fold,
-            np.full(len(nodes), rng is not None),
+            np.full(len(nodes), cutter is not None),
         )
         yield rows.where(usable)
 
 
-def _shortened(history: History, rng: np.random.Generator) -> History:
-    """What a history of a random length would have been: as many short ones as long ones, by their logarithm."""
-    hours = int(np.exp(rng.uniform(np.log(_SHORTEST_HOURS), np.log(_LONGEST_HOURS))))
-    slots = round(hours * HOUR_SECONDS / history.slot_seconds)
-    members = history.members
-    if members is not None:
-        members = Members(members.series, members.hourly_max[-hours:], members.hourly_mean[-hours:], members.requested)
-    return dataclasses.replace(history, usage=history.usage[-slots:], members=members)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Cutter:
+    """Cuts histories to random lengths: as many short ones as long ones, by their logarithm."""
+
+    rng: np.random.Generator
+    longest: int
+
+    def shortened(self, history: History) -> History | None:
+        """What it would have been had measuring begun later; None when that is longer than wanted."""
+        hours = int(np.exp(self.rng.uniform(np.log(_SHORTEST_HOURS), np.log(LONGEST_CUT_HOURS))))
+        slots = min(len(history.usage), round(hours * HOUR_SECONDS / history.slot_seconds))
+        if slots * history.slot_seconds >= (self.longest + 1) * HOUR_SECONDS:
+            return None
+        members = history.members
+        if members is not None:
+            last = slice(-hours, None)
+            members = Members(members.series, members.hourly_max[last], members.hourly_mean[last], members.requested)
+        return dataclasses.replace(history, usage=history.usage[-slots:], members=members)
