@@ -26,9 +26,12 @@ from predictor.prior import Group
 from predictor.sketch import EDGES, Sketch
 
 STRICTEST: Final = -1.2
-LOOSEST: Final = 0.8
+LOOSEST: Final = 1.0
 """Bounds of the feedback: logarithm of the factor on the asked risk. Never looser than asked where horizons overlap:
 outcomes come late there, and a quiet day would be taken for too much reserve."""
+
+_AIM: Final = 0.9
+"""Feedback aims so far below the asked risk: a rate that swings around it is above it half of the time."""
 
 _BLIND_AT_ONE_PERCENT: Final = 0.2
 """Share of S that is added at 1 % risk when neither prior nor own residuals are there: the cautious end of what the
@@ -85,7 +88,7 @@ class Calibration:
         oldest = day - math.ceil(rules.days)
         self.days = {key: sketch for key, sketch in self.days.items() if key[0] > oldest}
         if violated is not None and rules.feedback_per_day > 0:
-            step = rules.feedback_per_day / rules.decisions_per_day * (violated / rules.risk - 1.0)
+            step = rules.feedback_per_day / rules.decisions_per_day * (violated / (_AIM * rules.risk) - 1.0)
             self.level = min(LOOSEST if rules.loosens else 0.0, max(STRICTEST, self.level - step))
 
     def shifts(self, nodes: int, factor: float = 1.0) -> Floats:

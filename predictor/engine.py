@@ -3,7 +3,7 @@
 One engine for one resource. It learns from the rows of the history it is given: a forecast is judged when the slots of
 its horizon are there, never before. It does no I/O and has no clock; the same calls give the same answers.
 
-    peak = model + shift x S, at least the newest slot, released slowly
+    peak = model, which falls slowly, + shift x S; at least the newest slot
 
 with S the node's highest use of seven days, and the shift what predictor.calibrate says, wider while
 predictor.drift sees reason. Steps every five minutes and steps every hour learn alike: only the first decision of each
@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,11 @@ from predictor.pending import Decision
 from predictor.prior import Group, Prior
 
 Flags = npt.NDArray[np.bool_]
+
+_DAY_KEEP: Final = 0.25
+"""Of a fall, what a node with under a day of history still holds back after an hour, at most."""
+_LONGEST_STEP_HOURS: Final = 1e6
+"""A node that is seen for the first time was last seen for ever ago."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -165,13 +171,12 @@ class Engine:
 
     def _answer(self, history: History, nodes: _Nodes) -> tuple[Step, Decision]:
         alarm = self._learning.alarm.now(history.at, self._settings.alarm_half_life_seconds)
-        raw, shifts = self._raw(history), self._shifts(nodes, alarm)
+        raw, shifts = self._released(self._raw(history), history.at, nodes), self._shifts(nodes, alarm)
         shadow = np.maximum(raw + shifts * nodes.scale, np.where(np.isnan(nodes.newest), 0.0, nodes.newest))
         chosen = self._chosen(shadow)
-        published = _picked(shadow, chosen) + nodes.extra * nodes.scale
-        released = self._released(np.vstack([shadow, published]), history.at, nodes)
+        published = self._held(_picked(shadow, chosen) + nodes.extra * nodes.scale, nodes)
         asked = np.where(np.isnan(history.requested), np.nan, np.fmax(history.requested, nodes.scale))
-        peak = np.where(nodes.cold, asked, released[-1])
+        peak = np.where(nodes.cold, asked, published)
         silent = nodes.cold | np.isnan(peak)
         step = Step(
             at=history.at,
@@ -189,7 +194,7 @@ class Engine:
             scale=nodes.scale[warm].astype(np.float32),
             groups=nodes.groups[warm],
             raw=raw[:, warm].astype(np.float32),
-            shadow=released[:-1, warm].astype(np.float32),
+            shadow=shadow[:, warm].astype(np.float32),
             peak=peak[warm].astype(np.float32),
             limit=history.requested[warm].astype(np.float32),
             over=np.zeros(int(warm.sum()), dtype=np.bool_),
@@ -234,14 +239,31 @@ class Engine:
         return np.where(able.any(axis=0), order[np.argmax(able, axis=0)], len(shadow) - 1)
 
     def _released(self, answers: Floats, at: float, nodes: _Nodes) -> Floats:
-        """Answers that fall do so slowly, and not at all where the newest slot is a gap: no data never raises."""
-        roster = self._learning.roster
-        before = roster.before[:, nodes.rows]
+        """(models, series) answers; those that fall do so slowly.
+
+        A large fall is held back for hours, as what has just been used may come back; a small one is followed, so that
+        the slow swing of a day costs nothing.
+        """
+        settings, roster = self._settings, self._learning.roster
+        before = roster.before[:-1, nodes.rows]
         hours = np.maximum(0.0, at - roster.seen[nodes.rows]) / HOUR_SECONDS
-        keep = np.where(np.isnan(nodes.newest), 1.0, self._settings.release_keep_ratio**hours)
-        slow: Floats = np.fmax(answers, keep * before + (1.0 - keep) * np.where(np.isnan(answers), before, answers))
-        roster.before[:, nodes.rows] = np.where(nodes.cold, np.nan, slow)
+        hours = np.where(np.isnan(nodes.newest), 0.0, hours)
+        # In its first day a forecast falls because more is known of the node every hour, not for a quiet moment.
+        young = nodes.groups == GROUPS.index(Group.DAY)
+        share = np.where(young, min(_DAY_KEEP, settings.release_keep_ratio), settings.release_keep_ratio)
+        step = settings.release_step_percent / 100.0 * nodes.scale * np.minimum(hours, _LONGEST_STEP_HOURS)
+        keep = share**hours
+        large = keep * before + (1.0 - keep) * np.where(np.isnan(answers), before, answers)
+        slow: Floats = np.fmax(answers, np.fmin(large, before - np.where(hours > 0, step, 0.0)))
+        roster.before[:-1, nodes.rows] = np.where(nodes.cold, np.nan, slow)
         return slow
+
+    def _held(self, peak: Floats, nodes: _Nodes) -> Floats:
+        """(series,) what is published: no lower than before where the newest slot is a gap, as no data never raises."""
+        before = self._learning.roster.before
+        held = np.where(np.isnan(nodes.newest), np.fmax(peak, before[-1, nodes.rows]), peak)
+        before[-1, nodes.rows] = np.where(nodes.cold, np.nan, held)
+        return held
 
     def _paths(self, peak: Floats, chosen: Integers, nodes: _Nodes) -> tuple[Path, ...]:
         def path(column: int) -> Path:

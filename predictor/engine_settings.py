@@ -32,8 +32,11 @@ class EngineSettings(Settings, frozen=True):
         float, Meta(ge=0, le=7 * 86400, description="a node measured for less than this counts with its requests")
     ] = 8 * 3600.0
     release_keep_ratio: Annotated[
-        float, Meta(ge=0, lt=1, description="share of a peak that is kept after an hour of lower forecasts")
-    ] = 0.5
+        float, Meta(ge=0, lt=1, description="share of a fall of the forecast that is still held back after an hour")
+    ] = 0.9
+    release_step_percent: Annotated[
+        float, Meta(ge=0, le=100, description="share of S by which a peak may fall within an hour in any case")
+    ] = 2.0
 
     calibration_days: Annotated[
         float, Meta(ge=1, le=35, description="days of own outcomes that the calibration rests on")
@@ -50,7 +53,7 @@ class EngineSettings(Settings, frozen=True):
     model_risk_ratio: Annotated[
         float,
         Meta(ge=0.1, le=10, description="models are asked at the risk times this; the shift makes up for the rest"),
-    ] = 1.0
+    ] = 2.0
 
     champion_tolerance_ratio: Annotated[
         float, Meta(ge=1, le=10, description="a model is safe up to the asked violation rate times this")

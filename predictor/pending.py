@@ -23,8 +23,8 @@ Single = npt.NDArray[np.float32]
 class Decision:
     """What was said at one moment, (nodes,) or (candidates, nodes) each, in rows of the roster.
 
-    raw      what each candidate answered; NaN for none.
-    shadow   the same, calibrated and released as if it were published.
+    raw      what each candidate answered, slow to fall; NaN for none.
+    shadow   the same, calibrated: what would be published if it were the champion.
     peak     what was published.
     limit    requests, NaN where they are not known.
     over     whether the use has been above `peak` since.

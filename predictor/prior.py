@@ -23,6 +23,10 @@ from slacktide.errors import SlacktideError
 FORMAT: Final = 1
 _FILE: Final = "prior.json"
 
+YOUNG_SOURCES: Final = frozenset({"planetlab"})
+"""Traces whose nodes are young by nature. Where they say something of young nodes, the others do not count: cutting the
+history of a machine that has run for months makes no newcomer of it."""
+
 Resource = Literal["cpu", "memory"]
 
 
@@ -80,11 +84,13 @@ class Prior:
         A horizon without sketches takes those of the next longer one, or else of the longest: a peak over longer
         is never lower.
         """
-        return {
+        found = {
             entry.source: Sketch.unpack(entry.sketch)
             for entry in self._standing_for(model, horizon_seconds)
             if entry.group == group and entry.level == level
         }
+        young = {source: sketch for source, sketch in found.items() if source in YOUNG_SOURCES}
+        return young if group == Group.DAY and young else found
 
     def _standing_for(self, model: str, horizon_seconds: float) -> list[Entry]:
         of_model = [entry for entry in self.entries if entry.model == model]

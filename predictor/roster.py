@@ -20,8 +20,8 @@ FORGET_SECONDS: Final = 7 * DAY_SECONDS
 class Roster:
     """Rows of nodes. Nodes come and go; a row stays its node's until the node is forgotten.
 
-    before    (candidates + 1, rows) float64: what each candidate's answer, and last what was published, had come to;
-              NaN for none.
+    before    (candidates + 1, rows) float64: what each candidate's answer had come to, slow to fall, and last
+              what was published; NaN for none.
     measured  (rows,) float32: seconds of use that the node had at the last count.
     risen     (rows,) float64: when its level last rose above anything seen, -inf for never.
     seen      (rows,) float64: when it was last forecast, -inf for never.

@@ -100,7 +100,7 @@ def test_a_smaller_risk_never_asks_for_less():
 def test_feedback_tightens_with_violations_loosens_without_and_has_bounds():
     calibration = Calibration(rules(feedback_per_day=0.5), prior_at(0.1))
     calibration.learn(0.0, np.zeros(10), np.full(10, LONG), 0.1)
-    assert calibration.level == pytest.approx(-0.5 / 24 * 9)
+    assert calibration.level == pytest.approx(-0.5 / 24 * (10 / 0.9 - 1))
     for _ in range(1000):
         calibration.learn(0.0, np.zeros(10), np.full(10, LONG), 1.0)
     assert calibration.level == STRICTEST

@@ -119,7 +119,7 @@ def test_the_engine_says_which_node_is_an_exception():
     # Every sixth hour this node alone does what no forecast sees coming.
     for hour in range(0, 12 * 24, 6):
         usage[hour * HOUR + 5, 7] *= 20.0
-    engine = make(candidates=("last_hour",))
+    engine = make(candidates=("last_hour",), release_keep_ratio=0.0)
     ends = range(DAY, 11 * DAY, HOUR)
     peaks, step = run(engine, usage, ends)
     assert "more often than asked" in step.widened[7]

@@ -137,7 +137,7 @@ def test_while_nothing_is_measured_nothing_more_is_sold(columns, gap):
 def test_a_peak_falls_by_half_an_hour_at_most_and_rises_at_once():
     usage = np.full((5 * DAY, 3), 10.0)
     usage[2 * DAY : 2 * DAY + HOUR] = 100.0
-    engine = make(candidates=("last_hour",), release_keep_ratio=0.5)
+    engine = make(candidates=("last_hour",), release_keep_ratio=0.5, release_step_percent=0.0)
     run(engine, usage, range(DAY, 2 * DAY, HOUR))
     burst = engine.step(names_of(3), view(usage, 2 * DAY + 1)).peak
     assert np.all(burst >= 100.0)

@@ -125,6 +125,15 @@ def test_a_horizon_between_takes_the_next_longer_and_one_beyond_the_longest():
     assert read.levels("unheard of", 3600.0) == ()
 
 
+def test_of_young_nodes_the_traces_of_young_nodes_alone_speak():
+    entries = [entry(group=group, source=source) for group in Group for source in ("azure", "planetlab")]
+    read = prior.decode(prior.encode(entries, "a test"))["cpu"]
+    assert sorted(read.sketches("boosted", 3600.0, Group.DAY, 0.01)) == ["planetlab"]
+    assert sorted(read.sketches("boosted", 3600.0, Group.WEEK, 0.01)) == ["azure", "planetlab"]
+    cut = prior.decode(prior.encode([entry(group=Group.DAY)], "a test"))["cpu"]
+    assert sorted(cut.sketches("boosted", 3600.0, Group.DAY, 0.01)) == ["azure"]
+
+
 @pytest.mark.parametrize(
     "raw",
     [
