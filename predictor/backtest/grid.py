@@ -15,6 +15,7 @@ from predictor.models.base import Floats, Integers
 from predictor.slots import SLOT_SECONDS
 
 _MICROS: Final = 1_000_000
+_NO_EPOCH_SECONDS: Final = 100_000_000
 
 
 def on_grid(name: str, rows: Rows, reading: Reading) -> Trace:
@@ -24,6 +25,7 @@ def on_grid(name: str, rows: Rows, reading: Reading) -> Trace:
     rows = _distinct(rows, reading, notes)
     _note_overuse(rows, notes)
     slot, at0, number = _slots(rows)
+    _note_counted(name, rows, notes)
     length = int(number.max()) + 1
     if length * len(rows.keys) > MOST_CELLS:
         raise BadInput(
@@ -93,6 +95,15 @@ def _note_overuse(rows: Rows, notes: list[str]) -> None:
             f"{len(over)} of {len(rows.usage)} usages are above the request of their series (first:"
             f" {rows.place(index)}: {rows.usage[index]:g} of {rows.requested[index]:g}): forecasts are cut at the"
             " requests of a node, so a peak above these is never covered; check that both have one unit"
+        )
+
+
+def _note_counted(name: str, rows: Rows, notes: list[str]) -> None:
+    """Times that count slots instead of seconds look like samples a second apart, from the start of the epoch."""
+    steps = np.diff(rows.micros)[rows.key[1:] == rows.key[:-1]]
+    if usual_step(steps) <= _MICROS and int(rows.micros.max()) < _NO_EPOCH_SECONDS * _MICROS:
+        notes.append(
+            f"{name}: samples are taken to be a second apart; if the time counts slots, multiply it by their seconds"
         )
 
 

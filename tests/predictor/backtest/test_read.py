@@ -119,6 +119,11 @@ def test_fine_samples_stand_for_a_slot_as_in_the_product(csv):
     assert one(csv(text), Reading("memory")).usage[:, 0].tolist() == [9, 19]
 
 
+def test_times_that_may_count_slots_are_asked_about(csv):
+    trace = one(csv(long(rows(range(20)))))
+    assert any("multiply it by their seconds" in note for note in trace.notes)
+
+
 def test_coarse_samples_keep_their_own_slot(csv):
     trace = one(csv(long(rows((0, 3600, 7200)))))
     assert trace.slot_seconds == 3600.0
