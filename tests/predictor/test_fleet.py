@@ -181,7 +181,7 @@ def test_a_replacement_on_the_same_node_takes_over_from_the_pod_before():
     stage.hours(25, n1={"u1": (1000, 1000, old)})
     stage.hours(1, n1={"u2": (300, 1000, new)})
     view = stage.view()
-    # The service is still there: what it used at its peak is what it may use again.
+    # koordinator #1906: counted once. The service is still there: what it used at its peak it may use again.
     np.testing.assert_array_equal(rows(view, "n1")[:200], 1500)
     assert view.pods.uids == ["u2"]
     assert member(view, "u2")[0] == 1000
