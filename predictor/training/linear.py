@@ -20,19 +20,18 @@ _ROWS_OF_A_TRACE: Final = 1500
 
 
 def fit(traces: Mapping[str, Rows], names: tuple[str, ...], risks: Sequence[float] = RISKS) -> dict[str, Floats]:
-    """Weights (risks, 1 + features) of each set, from the rows whose history is long enough for it and no longer.
+    """Weights (risks, 1 + features) of each set, from the rows whose history is long enough for it.
 
     A set that no row has history for is absent.
     """
     rng = np.random.default_rng(7)
     fitted = {}
-    limits = [least for _, _, least in SETS[1:]] + [np.inf]
-    for (label, used, least), below in zip(SETS, limits, strict=True):
+    for label, used, least in SETS:
         inputs, peaks = [], []
         for rows in traces.values():
             values = design(rows.table, names, used)
             hours = rows.table[:, names.index("hours_known")]
-            ready = np.flatnonzero(np.isfinite(values).all(axis=1) & (hours >= least) & (hours < below))
+            ready = np.flatnonzero(np.isfinite(values).all(axis=1) & (hours >= least))
             if len(ready):
                 # A trace with few rows counts as often as one with many.
                 ready = rng.choice(ready, _ROWS_OF_A_TRACE, replace=len(ready) < _ROWS_OF_A_TRACE)
