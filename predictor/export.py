@@ -1,14 +1,14 @@
 """The history as a Parquet file that the backtest and other tools read: one row a series and time.
 
     time         end of the slot (of the hour, for pods), seconds since the epoch
-    series       name of the node; of a pod `namespace/name/uid`
-    node         name of the node
+    series       as `node`; of a pod `namespace/name/uid`
+    node         name of the node; `name#number` for a machine whose name another one has now
     usage        cores or bytes: of a slot the 90th percentile of CPU and the highest memory, as `predictor.slots` says;
                  of a pod's hour the highest slot
     request      cores or bytes, empty when unknown
     usage_mean   of a pod's hour only: mean of the slots
 
-A time that nobody measured has no row. Rows are in order of time.
+A time that nobody measured has no row, and no series has a time twice.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from slacktide.errors import StateError
 PODS: Final = "pods"
 RESOURCES: Final = {"cpu": 1000.0, "memory": 1.0}
 """What one unit of the file is in the unit of the history."""
+
+_MACHINE: Final = "CASE WHEN retired THEN name || '#' || nodes.id ELSE name END"
 
 
 def export_history(
@@ -75,9 +77,8 @@ def _slots(kind: str, resource: str, since: float | None) -> str:
     usage = columns.cpu_p90 if resource == "cpu" else columns.memory_max
     request = columns.requested_cpu if resource == "cpu" else columns.requested_memory
     first = 0 if since is None else int(since // SLOT_SECONDS)
-    # Rows of one slot and node stand near each other: what came late was folded within days.
     return f"""
-        SELECT (slot + 1) * {SLOT_SECONDS}::DOUBLE AS time, name AS series, name AS node,
+        SELECT (slot + 1) * {SLOT_SECONDS}::DOUBLE AS time, {_MACHINE} AS series, {_MACHINE} AS node,
             {usage} / {unit} AS usage, {f"{request} / {unit}" if request else "NULL::DOUBLE"} AS request
         FROM node_slots JOIN nodes ON node_slots.node = nodes.id
         WHERE slot >= {first} AND {usage} IS NOT NULL"""  # noqa: S608 - numbers and our own column names only
@@ -88,7 +89,9 @@ def _pods(resource: str, since: float | None) -> str:
     first = 0 if since is None else int(since // HOUR_SECONDS)
     return f"""
         SELECT (hour + 1) * {HOUR_SECONDS}::DOUBLE AS time, namespace || '/' || name || '/' || uid AS series, node,
-            {resource}_max / {unit} AS usage, requested_{resource} / {unit} AS request,
-            {resource}_mean / {unit} AS usage_mean
-        FROM pod_hours JOIN pods ON pod_hours.pod = pods.id
-        WHERE hour >= {first} AND {resource}_max IS NOT NULL"""  # noqa: S608 - numbers and our own column names only
+            highest / {unit} AS usage, requested_{resource} / {unit} AS request, mean / {unit} AS usage_mean
+        FROM (
+            SELECT hour, pod, max({resource}_max) AS highest,
+                sum({resource}_mean::DOUBLE * slots) / sum(slots) FILTER ({resource}_mean IS NOT NULL) AS mean
+            FROM pod_hours WHERE hour >= {first} GROUP BY hour, pod) AS hours
+        JOIN pods ON hours.pod = pods.id WHERE highest IS NOT NULL"""  # noqa: S608 - numbers and our own column names only

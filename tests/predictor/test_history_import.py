@@ -203,6 +203,24 @@ def test_use_of_pods_as_parquet(tmp_path):
     assert exported(out, "usage, request") == [(2000.0, float(1 << 30))]
 
 
+def test_no_series_has_a_time_twice(tmp_path):
+    directory, out = filled(tmp_path)
+    history = open_history(directory)
+    history.save_pods(PodReport(hours((pod("a"), HOUR, 4, 50, 15)), hours()))
+    history.retire("n1")
+    history.append([Batch("n1", "z", [make_sample(1, START + 2000, ls_cpu_mean=100)])])
+    history.fold(START + 2 * SLOT_MILLIS)
+    history.close()
+    assert export_history(directory, out) == 5
+    assert [(s, u) for s, u in exported(out, "series, usage") if s.startswith("n1")] == [
+        ("n1", 0.6),
+        ("n1#1", 4.5),
+        ("n1#1", 4.5),
+    ]
+    assert export_history(directory, out, "pods") == 2
+    assert exported(out, "usage, usage_mean")[0] == (0.02, 0.02)
+
+
 def test_an_export_that_cannot_be_written_says_so_and_leaves_the_old_file(tmp_path):
     directory, out = filled(tmp_path)
     with pytest.raises(HistoryError, match="nowhere"):
