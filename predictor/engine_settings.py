@@ -33,7 +33,7 @@ class EngineSettings(Settings, frozen=True):
     ] = 8 * 3600.0
     release_keep_ratio: Annotated[
         float, Meta(ge=0, lt=1, description="share of a fall of the forecast that is still held back after an hour")
-    ] = 0.9
+    ] = 0.95
     release_step_percent: Annotated[
         float, Meta(ge=0, le=100, description="share of S by which a peak may fall within an hour in any case")
     ] = 2.0
@@ -60,7 +60,7 @@ class EngineSettings(Settings, frozen=True):
     ] = 1.25
     champion_margin_percent: Annotated[
         float, Meta(ge=0, le=50, description="a challenger must reserve this much less than the champion")
-    ] = 2.0
+    ] = 5.0
     champion_wait_seconds: Annotated[
         float, Meta(ge=0, le=35 * 86400, description="for how long a challenger must be ahead without a break")
     ] = 86400.0
