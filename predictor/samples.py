@@ -178,7 +178,7 @@ def _judge_time(sample: Sample, limits: Limits) -> tuple[Refusal, str] | None:
 
 _USES: Final = Sample._fields.index("ls_cpu_mean")
 _TIERS: Final = ("ls", "system", "be")
-_LARGEST: Final = 2**62
+_LARGEST: Final = 2**60
 
 
 def judge_pods(pods: Sequence[PodUse], sample: Sample) -> tuple[Refusal, str] | None:
