@@ -40,7 +40,7 @@ class Members:
     requested: Floats
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, weakref_slot=True)
 class History:
     """Past usage of some series.
 

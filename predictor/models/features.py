@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Final
+import weakref
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,40 @@ from predictor.models.node_features import HOURS, WEEK, Columns, Floats32, node_
 _BLOCK: Final = 128
 """Series worked on at a time, so that a block's hours stay in the processor's cache."""
 _LONGEST: Final = 24
+
+
+class _Made(NamedTuple):
+    """The newest answer and what it is of."""
+
+    history: weakref.ref[History]
+    hours: int
+    answer: tuple[npt.NDArray[np.float64], Floats32]
+
+
+class _Newest:
+    """Several models ask one after another for the features of one history: they are made once."""
+
+    def __init__(self) -> None:
+        self._made: _Made | None = None
+
+    def get(self, history: History, hours: int) -> tuple[npt.NDArray[np.float64], Floats32] | None:
+        """What was made last, if it is of this very history."""
+        made = self._made
+        return made.answer if made is not None and made.history() is history and made.hours == hours else None
+
+    def put(self, history: History, hours: int, answer: tuple[npt.NDArray[np.float64], Floats32]) -> None:
+        """Keep an answer while its history lives. It is shared from now on, so nobody may change it."""
+        for array in answer:
+            array.flags.writeable = False
+        self._made = _Made(weakref.ref(history, self._forget), hours, answer)
+
+    def _forget(self, gone: weakref.ref[History]) -> None:
+        made = self._made
+        if made is not None and made.history is gone:
+            self._made = None
+
+
+_newest: Final = _Newest()
 
 
 def feature_names(horizon_seconds: float) -> tuple[str, ...]:
@@ -39,9 +74,17 @@ def features(history: History, horizon_seconds: float) -> tuple[npt.NDArray[np.f
 
     returns  S (series,): highest use of the last seven days, in the unit of the usage, NaN where nothing is known;
              (series, features) float32 in the order of `feature_names`; NaN is unknown. Under an hour of history, or
-             slots of more than an hour, say nothing.
+             slots of more than an hour, say nothing. Neither may be written to.
     """
     hours = horizon_hours(horizon_seconds)
+    answer = _newest.get(history, hours)
+    if answer is None:
+        answer = _features(history, hours)
+        _newest.put(history, hours, answer)
+    return answer
+
+
+def _features(history: History, hours: int) -> tuple[npt.NDArray[np.float64], Floats32]:
     series = history.usage.shape[1]
     names = _names(hours)
     table = np.full((series, len(names)), np.nan, dtype=np.float32)

@@ -55,7 +55,7 @@ class QuantileRegression:
         seconds = hours * HOUR_SECONDS
         names = feature_names(seconds)
         stored = load(self.name, hours, names)
-        scale, table = features(dataclasses.replace(history, members=None), seconds)
+        scale, table = features(history, seconds)
         shares = linear_shares(stored, table, names)
         return np.maximum(at_risks(stored["risks"], shares, risks, horizon_seconds), 0.0) * scale
 

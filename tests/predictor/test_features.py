@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 
 import numpy as np
 import pytest
@@ -226,3 +227,23 @@ def test_slots_of_other_lengths():
     scale, table = features(History(hourly, given.requested, 2 * HOUR), HOUR)
     assert np.isnan(scale).all()
     assert np.isnan(table).all()
+
+
+def test_features_of_one_history_are_made_once_and_cannot_be_changed():
+    usage = np.full((600, 2), 10.0)
+    one = History(usage=usage, requested=np.full(2, np.nan), slot_seconds=300.0)
+    other = History(usage=2 * usage, requested=np.full(2, np.nan), slot_seconds=300.0)
+    scale, table = features(one, 3600.0)
+    assert features(one, 3600.0)[1] is table
+    assert features(one, 24 * 3600.0)[1] is not table
+    assert features(other, 3600.0)[0].tolist() == (2 * scale).tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        table[0, 0] = 0.0
+
+
+def test_features_are_let_go_with_their_history():
+    history = History(usage=np.full((600, 1), 10.0), requested=np.full(1, np.nan), slot_seconds=300.0)
+    table = weakref.ref(features(history, 3600.0)[1])
+    assert table() is not None
+    del history
+    assert table() is None
