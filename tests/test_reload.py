@@ -13,9 +13,11 @@ import time
 
 import pytest
 
+from slacktide.kernel.hierarchy import discover
 from standalone.components import components
 from standalone.probe import get
 from standalone.state import create, prepare
+from standalone.sweep import sweep
 
 ALONE = {"runner": "cgroups: 'off'\n", "agent": "observe_only: true\n"}
 """What keeps a daemon that is tried alone off this machine's cgroups."""
@@ -78,6 +80,9 @@ def tried(request):
         finally:
             daemon.process.kill()
             daemon.process.wait()
+            # The agent cannot remove the group that it is in; `up` would.
+            left = sweep(discover(), daemon.state.agent_cgroup, kill=False)
+        assert left == []
 
 
 @pytest.mark.parametrize("tried", ["api", "runner", "predictor", "scheduler", "agent"], indirect=True)
