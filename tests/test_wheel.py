@@ -36,7 +36,7 @@ def test_every_module_and_nothing_else_is_in_it(wheel):
     want = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
-        for pattern in ("*.py", "*.pyi", "py.typed")
+        for pattern in ("*.py", "*.pyi", "py.typed", "weights/*.npz", "weights/*.json")
         for path in (ROOT / package).rglob(pattern)
     }
     assert have == want

@@ -16,7 +16,8 @@ from standalone.probe import get
 from tests.agent.api_twin import ApiTwin
 from tests.patience import PATIENCE
 
-NOT_WANTED = ("kubernetes", "pandas", "numpy", "duckdb", "aiohttp", "grpc_reflection", "pynvml", "click")
+NOT_WANTED = ("kubernetes", "pandas", "numpy", "duckdb", "aiohttp", "grpc_reflection.v1alpha", "pynvml", "click")
+"""Of grpc_reflection grpc itself loads the empty package where it is installed."""
 MIB = 1 << 20
 
 
