@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Final, Protocol
 
 from agent.snapshot import ContainerIdentity, PodIdentity
@@ -18,7 +17,7 @@ from slacktide.errors import QuantityError
 from slacktide.forecast import Amount
 from slacktide.kernel.kubepods import container_id
 from slacktide.names import EVICTABLE_ANNOTATION, KOORDINATOR_EVICTION_LABEL
-from slacktide.objects import Container, Pod, Quantity, is_terminal, is_terminating
+from slacktide.objects import Container, Pod, Quantity, epoch_seconds, is_terminal, is_terminating
 from slacktide.resources import CPU, MEMORY, limits_of, requests_of
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier, tier_of
@@ -47,7 +46,7 @@ def identity_of(pod: Pod, names: ResourceNames) -> PodIdentity:
         uid=meta.uid,
         tier=tier_of(pod, frozenset({names.cpu, names.memory})),
         priority=pod.spec.priority or 0,
-        created_at=_seconds(meta.creation_timestamp),
+        created_at=epoch_seconds(meta.creation_timestamp),
         terminating=is_terminating(pod) or is_terminal(pod),
         grace_seconds=_grace(pod),
         evictable=_evictable(pod),
@@ -159,15 +158,6 @@ def _whole_limit(pod: Pod, limits: Mapping[str, int], name: str) -> int | None:
         return None
     limit = limits.get(name, 0)
     return limit if limit > 0 else None
-
-
-def _seconds(timestamp: str | None) -> float | None:
-    """Seconds since the epoch of RFC 3339 text; None when it is none, or names no zone."""
-    try:
-        when = datetime.fromisoformat(timestamp or "")
-    except ValueError:
-        return None
-    return when.timestamp() if when.tzinfo is not None else None
 
 
 class PodBook:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from slacktide.errors import QuantityError
 from slacktide.forecast import Amount
 from slacktide.names import KOORDINATOR_PLACEMENT_ANNOTATION, MID_CPU, MID_MEMORY
-from slacktide.objects import Pod, is_terminal, is_terminating, owner_group
+from slacktide.objects import Pod, epoch_seconds, is_terminal, is_terminating, owner_group
 from slacktide.resources import batch_request, requests_of
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier, tier_of
@@ -131,7 +130,7 @@ def _ls_pod(pod: Pod) -> LsPod:
             cpu_millis=asked.get("cpu", 0) + asked.get(MID_CPU, 0),
             memory_bytes=asked.get("memory", 0) + asked.get(MID_MEMORY, 0),
         ),
-        started=_seconds(pod.status.start_time or pod.metadata.creation_timestamp),
+        started=epoch_seconds(pod.status.start_time or pod.metadata.creation_timestamp),
         leaving=is_terminating(pod),
         mid=Amount(cpu_millis=asked.get(MID_CPU, 0), memory_bytes=asked.get(MID_MEMORY, 0)),
         zone=_zone(pod.metadata.annotations.get(KOORDINATOR_PLACEMENT_ANNOTATION, "")),
@@ -188,12 +187,3 @@ def pinned(pods: Iterable[LsPod]) -> dict[int, Amount]:
         if pod.zone is not None:
             by_zone.setdefault(pod.zone, []).append(pod.requested)
     return {zone: _sum(amounts) for zone, amounts in by_zone.items()}
-
-
-def _seconds(timestamp: str | None) -> float | None:
-    """Seconds since the epoch of RFC 3339 text; None when it is none, or names no zone."""
-    try:
-        when = datetime.fromisoformat(timestamp or "")
-    except ValueError:
-        return None
-    return when.timestamp() if when.tzinfo is not None else None

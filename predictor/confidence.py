@@ -8,13 +8,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from predictor.models.base import DAY_SECONDS, Floats, History, Integers
+from predictor.models.base import DAY_SECONDS, WEEK_SECONDS, Floats, History, Integers
 from predictor.prior import Group
 
 GROUPS: Final = tuple(Group)
 """Groups in the order of their indices."""
-
-_WEEK_SECONDS: Final = 7 * DAY_SECONDS
 
 
 class Path(enum.StrEnum):
@@ -48,12 +46,12 @@ def groups_of(measured: Floats) -> Integers:
 
     A tenth may be missing: a node seen for a week with some gaps is no newcomer.
     """
-    return (measured >= 0.9 * DAY_SECONDS).astype(np.int64) + (measured >= 0.9 * _WEEK_SECONDS)
+    return (measured >= 0.9 * DAY_SECONDS).astype(np.int64) + (measured >= 0.9 * WEEK_SECONDS)
 
 
 def scale_of(history: History) -> Floats:
     """(series,) S: highest use of the last seven days, the measure of all residuals; NaN where there is none."""
-    slots = max(1, int(np.ceil(_WEEK_SECONDS / history.slot_seconds)))
+    slots = max(1, int(np.ceil(WEEK_SECONDS / history.slot_seconds)))
     return highest(history.usage[-slots:])
 
 

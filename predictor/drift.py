@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.confidence import highest
-from predictor.models.base import DAY_SECONDS, HOUR_SECONDS, Floats, History
+from predictor.models.base import HOUR_SECONDS, WEEK_SECONDS, Floats, History
 
 ALIKE: Final = 4.0
 """So many nodes that violate at one moment are worth one independent one."""
@@ -23,7 +23,6 @@ ALIKE: Final = 4.0
 _CHANCE: Final = 1e-4
 """A fleet is alarmed by what chance brings once in 10,000 moments: about once a year of hourly ones."""
 _NODE_CHANCE: Final = 1e-3
-_WEEK_SECONDS: Final = 7 * DAY_SECONDS
 
 
 def tail(hits: npt.ArrayLike, trials: npt.ArrayLike, risk: float) -> Floats:
@@ -67,7 +66,7 @@ def risen(history: History, margin: float) -> npt.NDArray[np.bool_]:
     A quarter of an hour without a break: one spike is no new level.
     """
     hour = max(1, round(HOUR_SECONDS / history.slot_seconds))
-    week = round(_WEEK_SECONDS / history.slot_seconds)
+    week = round(WEEK_SECONDS / history.slot_seconds)
     if len(history.usage) <= hour:
         return np.zeros(history.usage.shape[1], dtype=np.bool_)
     before = highest(history.usage[-week - hour : -hour])

@@ -13,6 +13,7 @@ Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, policy/v1.
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -412,3 +413,12 @@ def owner_group(pod: Pod) -> str:
     elif kind == "Job" and (scheduled := _CRON_JOB.fullmatch(name)):
         kind, name = "CronJob", scheduled["name"]
     return f"{kind}/{pod.metadata.namespace}/{name}"
+
+
+def epoch_seconds(timestamp: str | None) -> float | None:
+    """Seconds since the epoch of RFC 3339 text; None when it is none, or names no zone."""
+    try:
+        when = datetime.fromisoformat(timestamp or "")
+    except ValueError:
+        return None
+    return when.timestamp() if when.tzinfo is not None else None

@@ -20,6 +20,7 @@ Integers = npt.NDArray[np.int64]
 
 HOUR_SECONDS: Final = 3600.0
 DAY_SECONDS: Final = 86400.0
+WEEK_SECONDS: Final = 7 * DAY_SECONDS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

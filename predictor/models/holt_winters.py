@@ -28,7 +28,7 @@ import numpy as np
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 from statsmodels.tsa.holtwinters import ExponentialSmoothing
 
-from predictor.models.base import DAY_SECONDS, HOUR_SECONDS, Floats, History, Integers
+from predictor.models.base import HOUR_SECONDS, WEEK_SECONDS, Floats, History, Integers
 from predictor.models.windows import hour_slots, hourly_maxima
 
 SEASON: Final = 24
@@ -43,7 +43,6 @@ MOST_GAPS_AHEAD: Final = 0.1
 UNFITTED: Final = (0.4, 0.1)
 """Smoothing of level and season without a fit. On public traces the peaks hardly depend on either."""
 DEFAULT_FITS_PER_CALL: Final = 50
-_WEEK_SECONDS: Final = 7 * DAY_SECONDS
 _ROUNDING: Final = 1e-9
 
 
@@ -95,7 +94,7 @@ class HoltWinters:
         past = _before_the_week(history)
         if len(past) < LEAST_FIT_HOURS:
             return found
-        week = int(history.at // _WEEK_SECONDS)
+        week = int(history.at // WEEK_SECONDS)
         if week != self._week:
             self._week, self._fitted = week, {}
         left = self.fits_per_call
@@ -111,7 +110,7 @@ class HoltWinters:
 
 def _before_the_week(history: History) -> Floats:
     """(hours, series) maxima of the seven days, or what there is of them, that end with the last week."""
-    gone = round((history.at % _WEEK_SECONDS) / history.slot_seconds)
+    gone = round((history.at % WEEK_SECONDS) / history.slot_seconds)
     usage = history.usage[: len(history.usage) - gone]
     return hourly_maxima(usage, hour_slots(history.slot_seconds))[-FIT_HOURS:]
 
