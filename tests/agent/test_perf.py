@@ -429,7 +429,7 @@ def test_a_real_cgroup_is_counted_in_software(busy_group):
     reader = PerfReader(mount, lambda: os.sched_getaffinity(0), lambda: settings, events=events)
     reader.want([PerfTarget("busy", group)])
     deadline = time.monotonic() + 30 * PATIENCE
-    while not (figures := reader.read()):
-        assert time.monotonic() < deadline, reader.counters
-    # Both clocks count nanoseconds on a CPU, so there is one "cycle" an "instruction".
-    assert figures["busy"] == pytest.approx(1.0, rel=0.2)
+    # Both clocks count nanoseconds on a CPU, so there is one "cycle" an "instruction". They are started one after
+    # the other, so a window in which the machine stood still between the two is off: a later one is not.
+    while (found := reader.read().get("busy")) is None or abs(found - 1.0) > 0.2:
+        assert time.monotonic() < deadline, (found, reader.counters)
