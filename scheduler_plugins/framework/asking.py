@@ -72,11 +72,16 @@ def ask_filter(
 
 
 def ask_post_filter(
-    plugin: api.PostFilterPlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis
+    plugin: api.PostFilterPlugin,
+    state: CycleState,
+    pod: PodInfo,
+    snapshot: Snapshot,
+    diagnosis: Diagnosis,
+    what_if: api.WhatIf,
 ) -> Status:
     """PostFilter of one plugin."""
     try:
-        return plugin.post_filter(state, pod, snapshot, diagnosis).status.by(plugin.name)
+        return plugin.post_filter(state, pod, snapshot, diagnosis, what_if).status.by(plugin.name)
     except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
         return _raised(plugin, "PostFilter", error)
 

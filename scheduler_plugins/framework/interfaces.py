@@ -3,16 +3,20 @@
 Filter and Score come in two forms with one meaning: columnar (all nodes in one numpy operation over the snapshot) and
 per node. Each form answers for the other, so a host may ask either.
 
-Order of a cycle: PreFilter, Filter, (PostFilter if nothing fits), PreScore, Score, NormalizeScore, Reserve, PreBind,
-Bind, PostBind. Source: Kubernetes scheduling framework, 1.35.
+A Filter judges by the snapshot that it is given and by the cycle state, never by row numbers kept from PreFilter: the
+same state is asked about a snapshot of one node that was changed in a what-if question.
+
+Order of a cycle: PreFilter, Filter, (PostFilter if nothing fits), PreScore, Score, NormalizeScore, Reserve, Permit,
+PreBind, Bind, PostBind. Source: Kubernetes scheduling framework, 1.35.
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +28,11 @@ from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.queued import QueuedPod
 from scheduler_plugins.framework.snapshot import Column, Indices, Interned, Snapshot
 from scheduler_plugins.framework.state import CycleState
-from scheduler_plugins.framework.status import SUCCESS, Status
+from scheduler_plugins.framework.status import SUCCESS, Status, failed
 from scheduler_plugins.framework.verdicts import Verdicts
+from slacktide.cluster.kinds import HasMetadata, Kind
+
+T = TypeVar("T", bound=HasMetadata)
 
 MAX_SCORE: Final = 100
 
@@ -42,6 +49,10 @@ class Plugin(ABC):
 
     def interned(self) -> Sequence[Interned]:
         """Values of each node that the snapshot should keep for this plugin."""
+        return ()
+
+    def kinds(self) -> Sequence[Kind[Any]]:
+        """Objects beside pods and nodes that the host must have listed before the first cycle; see `Handle.objects`."""
         return ()
 
 
@@ -125,11 +136,34 @@ class NodeFilterPlugin(FilterPlugin):
         return Verdicts.of([self.filter(state, pod, snapshot.nodes[row]) for row in rows])
 
 
+class WhatIf(Protocol):
+    """Asks the Filter plugins of the profile about a node as it is not. `node` is a clone; the snapshot stays as it is.
+
+    `state` must be a clone of the cycle's, one for each node: plugins keep their what-if books there.
+    """
+
+    def judge(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        """Success, the first refusal, or Error: all Filter plugins, pods nominated to the node counted."""
+        ...
+
+    def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
+        """Put `added` on `node` and tell the plugins (PreFilterExtensions)."""
+        ...
+
+    def remove_pod(self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo) -> Status:
+        """Take `removed` off `node` and tell the plugins."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PostFilterResult:
-    """Answer of a PostFilter; Success means that it made room and a later attempt may succeed."""
+    """Answer of a PostFilter; Success means that it made room and a later attempt may succeed.
+
+    `nominate` names the node on which room was made; empty text takes a nomination back; None changes none.
+    """
 
     status: Status
+    nominate: str | None = None
 
 
 class PostFilterPlugin(Plugin):
@@ -137,7 +171,7 @@ class PostFilterPlugin(Plugin):
 
     @abstractmethod
     def post_filter(
-        self, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis
+        self, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis, what_if: WhatIf
     ) -> PostFilterResult:
         """Unschedulable lets the next plugin try; Success, unresolvable and Error end the search."""
 
@@ -186,6 +220,25 @@ class ReservePlugin(Plugin):
         """Undo `reserve`. Called also where `reserve` never ran, and possibly twice: must be idempotent."""
 
 
+@dataclass(frozen=True, slots=True)
+class PermitResult:
+    """Answer of a Permit. With status WAIT the pod keeps its place until every plugin that waits has allowed it.
+
+    After `timeout_seconds` (at most 900) the whole pod is refused in the name of the plugin.
+    """
+
+    status: Status
+    timeout_seconds: float = 0.0
+
+
+class PermitPlugin(Plugin):
+    """Lets a placement go on, ends it, or makes it wait for others; the pod counts on its node meanwhile."""
+
+    @abstractmethod
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        """Success, a refusal, or WAIT."""
+
+
 class PreBindPlugin(Plugin):
     """Prepares the node or the pod just before binding."""
 
@@ -223,11 +276,117 @@ def default_normalize(scores: NDArray[Any], *, reverse: bool = False) -> NDArray
     return MAX_SCORE - scaled if reverse else scaled
 
 
+class WaitingPod(Protocol):
+    """A pod that waits at Permit. The first decision counts; later ones change nothing."""
+
+    @property
+    def pod(self) -> PodInfo:
+        """The pod, as it was when it began to wait."""
+        ...
+
+    @property
+    def node_name(self) -> str:
+        """Where it is assumed."""
+        ...
+
+    def pending(self) -> frozenset[str]:
+        """Plugins that have not allowed it yet."""
+        ...
+
+    def allow(self, plugin: str) -> None:
+        """`plugin` waits no longer; the pod goes on once no plugin does."""
+        ...
+
+    def reject(self, plugin: str, message: str) -> None:
+        """End the placement, in the name of `plugin`."""
+        ...
+
+
+class WaitingPods(Protocol):
+    """All pods that wait at Permit in this process, of all profiles."""
+
+    def get(self, uid: str) -> WaitingPod | None:
+        """None for a pod that does not wait."""
+        ...
+
+    def all(self) -> Sequence[WaitingPod]:
+        """Those that wait now."""
+        ...
+
+
+class ObjectStore(Protocol):
+    """Objects that a plugin has named in `kinds`, as informers have them; must not be changed."""
+
+    def all(self, kind: Kind[T]) -> Iterable[T]:
+        """All objects of a kind. Raises KeyError for one that no plugin named."""
+        ...
+
+    def get(self, kind: Kind[T], namespace: str, name: str) -> T | None:
+        """One object; `namespace` is empty for a kind without. Raises KeyError likewise."""
+        ...
+
+
+class Nominations(Protocol):
+    """Pods for which room was made on a node and that are not there yet."""
+
+    def on(self, node_name: str) -> Sequence[PodInfo]:
+        """Pods nominated to the node."""
+        ...
+
+    def node_of(self, uid: str) -> str:
+        """Where a pod is nominated; empty when it is not."""
+        ...
+
+
+class Evictor(Protocol):
+    """Removes the victims of a preemption."""
+
+    def preempt(self, victim: PodInfo, by: PodInfo, node_name: str) -> Status:
+        """Ask the API to delete `victim`, told apart by uid; returns when the API has answered. Gone is Success."""
+        ...
+
+
+class _Nothing:
+    """Stands for what a host does not have: nobody waits, no object is known, nobody is nominated."""
+
+    def all(self, kind: object = None) -> Sequence[Any]:  # noqa: ARG002  # part of two protocols
+        return ()
+
+    def get(self, *_: object) -> None:
+        return None
+
+    def on(self, node_name: str) -> Sequence[PodInfo]:  # noqa: ARG002  # part of the protocol
+        return ()
+
+    def node_of(self, uid: str) -> str:  # noqa: ARG002  # part of the protocol
+        return ""
+
+    def preempt(self, victim: PodInfo, by: PodInfo, node_name: str) -> Status:  # noqa: ARG002  # part of the protocol
+        return failed("this host cannot preempt")
+
+
+_NOTHING: Final = _Nothing()
+
+
+def _activate_nothing(_: Iterable[PodInfo]) -> None:
+    """Without a queue there is nothing to activate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """What a host lends its plugins. `wall_seconds` is the reader's clock (seconds since the epoch)."""
+    """What a host lends its plugins. `wall_seconds` is the reader's clock (seconds since the epoch).
+
+    `activate` moves pods of the queue to the front of what comes next: no backoff, no waiting for an event. A host
+    without queue, waiting pods, nominations or informers has the defaults.
+    """
 
     wall_seconds: Callable[[], float]
     bind: Callable[[PodInfo, str], Status]
     cpu_resource: str
     memory_resource: str
+    monotonic: Callable[[], float] = time.monotonic
+    waiting: WaitingPods = _NOTHING
+    objects: ObjectStore = _NOTHING
+    nominations: Nominations = _NOTHING
+    evictor: Evictor = _NOTHING
+    activate: Callable[[Iterable[PodInfo]], None] = _activate_nothing

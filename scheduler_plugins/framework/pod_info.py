@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -55,6 +55,8 @@ class PodInfo:
     batch_memory_bytes: int = 0
     host_ports: frozenset[HostPort] = frozenset()
     problem: str = ""
+    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What plugins have read out of the pod once, by `PluginName/what`; never changed after it was put there."""
 
     @property
     def priority(self) -> int:

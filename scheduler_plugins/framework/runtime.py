@@ -62,6 +62,34 @@ class ScoreTable:
     by_plugin: Mapping[str, NDArray[np.int64]]
 
 
+class _WhatIf:
+    """Answers a PostFilter's questions with the Filter plugins of one profile."""
+
+    def __init__(self, framework: Framework, snapshot: Snapshot) -> None:
+        self._framework = framework
+        self._snapshot = snapshot
+
+    def judge(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        """See `interfaces.WhatIf`."""
+        one = self._snapshot.single(node)
+        diagnosis = Diagnosis(names=(node.name,))
+        status, _ = self._framework.run_filter(state, pod, one, one.all(), diagnosis)
+        if not status.ok or not diagnosis.refusals:
+            return status
+        refusal = diagnosis.refusals[0]
+        return next(status for _, status in refusal.statuses()).by(refusal.plugin)
+
+    def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
+        """See `interfaces.WhatIf`."""
+        node.add_pod(added)
+        return self._framework.run_add_pod(state, pod, added, node)
+
+    def remove_pod(self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo) -> Status:
+        """See `interfaces.WhatIf`."""
+        node.remove_pod(removed.uid)
+        return self._framework.run_remove_pod(state, pod, removed, node)
+
+
 class Framework:
     """One profile: its plugins in order, their weights, and what they want of snapshot and queue."""
 
@@ -230,7 +258,7 @@ class Framework:
         started = self._monotonic()
         status = unresolvable()
         for plugin in self._post_filter:
-            status = ask_post_filter(plugin, state, pod, snapshot, diagnosis)
+            status = ask_post_filter(plugin, state, pod, snapshot, diagnosis, _WhatIf(self, snapshot))
             if status.code is not Code.UNSCHEDULABLE:
                 break
         self._observer.extension_point("PostFilter", status.label, self._monotonic() - started)

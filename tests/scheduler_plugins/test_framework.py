@@ -271,7 +271,7 @@ def test_post_filter_goes_on_only_after_unschedulable(first: Status, second_aske
     asked = []
 
     def post(answer):
-        def post_filter(self, state, pod, snapshot, diagnosis):
+        def post_filter(self, state, pod, snapshot, diagnosis, what_if):
             asked.append(self.name)
             return api.PostFilterResult(answer)
 
