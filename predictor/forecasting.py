@@ -22,6 +22,7 @@ from predictor.crowds import Crowds, Moment
 from predictor.fleet import Fleet, FleetView
 from predictor.metrics import Metrics
 from predictor.models.base import Floats, History
+from predictor.node_metrics import NodeFigures
 from predictor.peaks import Ask, Look, PeakRules, Peaks, Resource
 from predictor.pools import NodeBounds, PoolBounds
 from predictor.publisher import Publisher
@@ -206,7 +207,7 @@ class Forecaster:
             self._peaks.forget(name, now.wall)
             self._publisher.forget(name)
             self._board.remove(name)
-            self._metrics.forget_node(name)
+            self._metrics.nodes.forget(name)
             self._amounts.pop(name, None)
             self._assessed.pop(name, None)
         for name, uid in uids.items():
@@ -226,7 +227,7 @@ class Forecaster:
             if latest is None and name not in nodes:
                 self._fleet.forget(name)
                 self._board.remove(name)
-                self._metrics.forget_node(name)
+                self._metrics.nodes.forget(name)
                 self._assessed.pop(name, None)
 
     def _forecast(
@@ -272,6 +273,7 @@ class Forecaster:
             published = self._publisher.standing(name) if publishing else None
             self._board.put(Entry(name, forecast, published, settings.forecast.horizon_seconds))
             self._measure(turn, name, forecast, published)
+        self._metrics.nodes.passed(turn.now.wall)
 
     def _assess(self, name: str, known: Knowledge, bounds: NodeBounds, turn: _Pass) -> Forecast:
         """`assess`, or what it said last when nothing is known that was not known then."""
@@ -322,14 +324,16 @@ class Forecaster:
         return known[1], known[2]
 
     def _measure(self, turn: _Pass, name: str, forecast: Forecast, published: Amount | None) -> None:
-        free, peak, standing = forecast.reclaimable, forecast.peak, published or _NO_AMOUNT
-        self._metrics.tell_node(name, "cpu", (free.cpu_millis, standing.cpu_millis, peak.cpu_millis))
-        self._metrics.tell_node(name, "memory", (free.memory_bytes, standing.memory_bytes, peak.memory_bytes))
-        self._metrics.closed.labels(name).set(1 if forecast.closed else 0)
         index = turn.place.get(name)
         latest = None if index is None else turn.view.latest[index]
-        if latest is not None:
-            self._metrics.sample_age.labels(name).set(turn.now.wall - latest.end_millis / 1000)
+        figures = NodeFigures(
+            forecast.reclaimable,
+            published or _NO_AMOUNT,
+            forecast.peak,
+            bool(forecast.closed),
+            None if latest is None else latest.end_millis / 1000,
+        )
+        self._metrics.nodes.tell(name, figures)
 
 
 def _whole(cpu: Peak, memory: Peak) -> Amount:

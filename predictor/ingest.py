@@ -281,7 +281,7 @@ class _Stream:
             estimate = reporter.skew.millis
             if reporter.told_millis is None or abs(estimate - reporter.told_millis) >= _TOLD_SKEW_MILLIS:
                 reporter.told_millis = estimate
-                self._shared.metrics.clock_skew.labels(request.node).set(estimate / 1000)
+                self._shared.metrics.nodes.tell_skew(request.node, estimate / 1000)
         return reporter.skew.correction_millis
 
     def _judge(

@@ -130,7 +130,7 @@ def _body(daemon: Daemon[PredictorSettings]) -> None:
 def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
     settings = daemon.settings
     clock = SystemClock()
-    metrics = Metrics(daemon.registry)
+    metrics = Metrics(daemon.registry, settings.metrics.nodes_max)
     cluster_metrics = ClusterMetrics(daemon.registry)
     models = _models(settings)
     waker = _Waker()

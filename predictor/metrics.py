@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from predictor.node_metrics import MetricsSettings, NodeMetrics, Value
 
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LAG_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
@@ -12,7 +16,9 @@ _MODEL = ("resource", "model")
 class Metrics:
     """All metrics of one predictor, in one registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, nodes_max: int = MetricsSettings().nodes_max) -> None:
+        """`nodes_max` nodes have metrics of their own."""
+
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(f"slacktide_predictor_{name}", text, labels, registry=registry)
 
@@ -61,41 +67,21 @@ class Metrics:
         self.model_decisions = gauge("model_decisions", "Decisions that the measured figures rest on", _MODEL)
         self.model_shift = gauge("model_shift", "Calibration in force, share of the highest use of 7 days", _MODEL)
         self.champion = gauge("model_champion", "1 for the model whose answers count", _MODEL)
-        self.clock_skew = gauge("clock_skew_seconds", "How far the clock of a node is ahead", ("node",))
-        self.sample_age = gauge("sample_age_seconds", "Age of the newest sample", ("node",))
-        self.reclaimable = gauge("reclaimable", "Computed amount that may be sold", ("node", "resource"))
-        self.peak = gauge("peak", "Expected highest LS and SYSTEM use", ("node", "resource"))
-        self.published = gauge("published", "Amount in the node status", ("node", "resource"))
-        self.closed = gauge("closed", "1 while nothing more is sold on the node", ("node",))
+        self.nodes = NodeMetrics(registry, nodes_max)
+        """What is told of single nodes."""
+        self._add_nodes()
 
-        self._told: dict[tuple[str, str], tuple[int | None, ...]] = {}
+    def _add_nodes(self) -> None:
+        nodes = self.nodes
 
-    def forget_node(self, node: str) -> None:
-        """Drop the series of a node that is gone."""
-        self._told = {key: values for key, values in self._told.items() if key[0] != node}
-        for per_node in (self.clock_skew, self.sample_age, self.closed):
-            _remove(per_node, node)
-        for per_resource in (self.reclaimable, self.published, self.peak):
-            for resource in ("cpu", "memory"):
-                _remove(per_resource, node, resource)
+        def add(name: str, text: str, labels: tuple[str, ...], read: Callable[[], Iterable[Value]]) -> None:
+            nodes.add(f"slacktide_predictor_{name}", text, labels, read)
 
-    def tell_node(self, node: str, resource: str, values: tuple[int | None, int | None, int | None]) -> None:
-        """Set what is reclaimable, published and expected on a node; one that is not known has no series, never 0."""
-        key = (node, resource)
-        before = self._told.get(key)
-        if before == values:
-            return
-        self._told[key] = values
-        for metric, value in zip((self.reclaimable, self.published, self.peak), values, strict=True):
-            if value is None:
-                _remove(metric, node, resource)
-            else:
-                metric.labels(node, resource).set(value)
-
-
-def _remove(metric: Gauge, *labels: str) -> None:
-    try:
-        metric.remove(*labels)
-    except KeyError:
-        # Never set, or removed before: nothing to drop.
-        return
+        node, resource = ("node",), ("node", "resource")
+        add("clock_skew_seconds", "How far the clock of a node is ahead", node, nodes.skews)
+        add("sample_age_seconds", "Age of the newest sample", node, nodes.ages)
+        add("reclaimable", "Computed amount that may be sold", resource, lambda: nodes.amounts("reclaimable"))
+        add("peak", "Expected highest LS and SYSTEM use", resource, lambda: nodes.amounts("peak"))
+        add("published", "Amount in the node status", resource, lambda: nodes.amounts("published"))
+        add("closed", "1 while nothing more is sold on the node", node, nodes.closed)
+        add("untold_nodes", "Nodes that the metrics by node leave out", (), nodes.untold)

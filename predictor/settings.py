@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from predictor.engine_settings import EngineSettings
 from predictor.ingest_settings import IngestSettings
+from predictor.node_metrics import MetricsSettings
 from slacktide import names
 from slacktide.settings import ClusterSettings, DaemonSettings, ResourceNames, Settings
 
@@ -183,6 +184,7 @@ class PredictorSettings(DaemonSettings, frozen=True):
         int, Meta(ge=1, le=10_000_000, description="samples that may wait for their durable write")
     ] = 20_000
     ingest: IngestSettings = IngestSettings()
+    metrics: MetricsSettings = MetricsSettings()
     max_skew_seconds: Annotated[
         float, Meta(ge=0, le=86400, description="samples from further in the future are refused", extra=_RELOADABLE)
     ] = 60.0

@@ -1,5 +1,7 @@
 """The observe endpoint: GET and HEAD of /metrics, /healthz, /readyz and a daemon's own JSON routes.
 
+`/metrics?name[]=NAME&name[]=OTHER` gives those metrics only, as with other exporters of Prometheus.
+
 On a thread of its own, one short-lived thread a request, over TCP or a Unix socket with mode 0600. Small and bounded:
 a request must arrive within seconds, only so many are served at once, and a route that fails answers 500 with the
 reason while the server goes on.
@@ -17,10 +19,11 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from slacktide.errors import SettingsError
 from slacktide.observe.health import Health
@@ -93,10 +96,10 @@ class _Answers:
         self._health = health
         self._routes = routes
 
-    def answer(self, path: str, accept: str) -> tuple[HTTPStatus, str, bytes]:
+    def answer(self, path: str, query: str, accept: str) -> tuple[HTTPStatus, str, bytes]:
         if path == "/metrics":
             encode, content_type = choose_encoder(accept)
-            return HTTPStatus.OK, content_type, encode(self._registry)
+            return HTTPStatus.OK, content_type, encode(self._chosen(query))
         if path == "/healthz":
             return _verdict(self._health.not_live())
         if path == "/readyz":
@@ -106,6 +109,11 @@ class _Answers:
             return HTTPStatus.OK, "application/json", route()
         known = " ".join(["/metrics", "/healthz", "/readyz", *sorted(self._routes)])
         return HTTPStatus.NOT_FOUND, _TEXT, f"nothing at this path; known: {known}\n".encode()
+
+    def _chosen(self, query: str) -> Collector:
+        """All metrics, or those that the query names; a name that nobody has gives nothing."""
+        names = parse_qs(query, keep_blank_values=True).get("name[]")
+        return self._registry if names is None else self._registry.restricted_registry(names)
 
 
 def _verdict(problems: Mapping[str, str]) -> tuple[HTTPStatus, str, bytes]:
@@ -201,8 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
+            asked = urlsplit(self.path)
             status, content_type, body = self.server.answers.answer(
-                urlsplit(self.path).path, self.headers.get("Accept", "")
+                asked.path, asked.query, self.headers.get("Accept", "")
             )
         except Exception as error:  # noqa: BLE001 - one broken route must not take metrics and health with it
             status, content_type = HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT

@@ -18,7 +18,7 @@ from contextlib import closing
 
 import pytest
 import structlog
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from slacktide import __version__
 from slacktide.errors import SettingsError
@@ -254,6 +254,26 @@ def test_metrics_health_and_routes(served, listen):
     assert (status, headers["Content-Type"], json.loads(text)) == (200, "application/json", {"node": "a"})
     routes["/later"] = lambda: b"[]"
     assert ask(address, "/later")[2] == "[]"
+
+
+def test_metrics_by_name_are_those_only_and_one_that_nobody_has_is_nothing(served):
+    registry = CollectorRegistry()
+    Counter("slacktide_turns", "Turns.", registry=registry).inc(3)
+    Gauge("slacktide_depth", "Depth.", ["node"], registry=registry).labels("a").set(2)
+    Gauge("slacktide_height", "Height.", registry=registry).set(1)
+    address = served(registry=registry).address
+
+    def told(query):
+        status, _, text = ask(address, f"/metrics?{query}")
+        return status, [line for line in text.splitlines() if not line.startswith("#")]
+
+    assert told("name[]=slacktide_turns_total") == (200, ["slacktide_turns_total 3.0"])
+    both = (200, ['slacktide_depth{node="a"} 2.0', "slacktide_turns_total 3.0"])
+    asked = "name[]=slacktide_turns_total&name%5B%5D=slacktide_depth&name[]=nobody"
+    assert (told(asked)[0], sorted(told(asked)[1])) == both
+    assert told("name[]=nobody") == (200, [])
+    assert told("name[]=") == (200, [])
+    assert len(told("other=slacktide_turns_total")[1]) == 3
 
 
 def test_head_has_no_body(served):
