@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from scheduler_plugins.framework.snapshot import Indices
 from scheduler_plugins.framework.status import Code, Reason, Status
 from scheduler_plugins.framework.verdicts import Verdicts
@@ -23,6 +25,19 @@ class Refusals:
         """(row, status) of each refused node."""
         for row, position in zip(self.rows, self.positions, strict=True):
             yield int(row), self.verdicts.status(int(position)).by(self.plugin)
+
+    def kinds(self) -> Iterator[tuple[int, int, Status]]:
+        """(number of nodes, row of the nearest, its status) of each kind of refusal; see `Verdicts.kinds`."""
+        kinds, miss = self.verdicts.kinds, self.verdicts.miss
+        if kinds is None:
+            yield from ((1, row, status) for row, status in self.statuses())
+            return
+        of_refused = kinds[self.positions]
+        for kind in np.unique(of_refused):
+            where = np.flatnonzero(of_refused == kind)
+            best = where[0] if miss is None else where[np.argmin(miss[self.positions[where]])]
+            status = self.verdicts.status(int(self.positions[best])).by(self.plugin)
+            yield len(where), int(self.rows[best]), status
 
 
 @dataclass(slots=True)
@@ -72,9 +87,9 @@ class Diagnosis:
         counts: dict[str, int] = {}
         nearest: dict[str, tuple[Reason, str]] = {}
         for refusal in self.refusals:
-            for row, status in refusal.statuses():
+            for count, row, status in refusal.kinds():
                 for reason in status.parts:
-                    counts[reason.text] = counts.get(reason.text, 0) + 1
+                    counts[reason.text] = counts.get(reason.text, 0) + count
                     best = nearest.get(reason.text)
                     if best is None or reason.miss < best[0].miss:
                         nearest[reason.text] = (reason, self.names[row])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,16 @@ Codes = NDArray[np.int8]
 class Verdicts:
     """One code a node, in the order asked. `explain(i)` is called only for a refused node, and only if somebody asks.
 
-    `error` is what went wrong on a node whose code is ERROR.
+    `error` is what went wrong on a node whose code is ERROR. Where `kinds` is given, nodes of one kind are refused in
+    the same words (`Reason.text`), and `miss` says how far each was from fitting, 0 for nearly: then only the nearest
+    node of a kind is explained to people, which keeps the refusal of thousands of nodes cheap.
     """
 
     codes: Codes
     explain: Callable[[int], tuple[Reason, ...]]
     error: BaseException | None = None
+    kinds: NDArray[Any] | None = None
+    miss: NDArray[Any] | None = None
 
     @classmethod
     def of(cls, statuses: Sequence[Status]) -> Verdicts:
@@ -34,11 +39,16 @@ class Verdicts:
 
     @classmethod
     def where(
-        cls, refused: Bools, code: Code | NDArray[np.int8], explain: Callable[[int], tuple[Reason, ...]]
+        cls,
+        refused: Bools,
+        code: Code | NDArray[np.int8],
+        explain: Callable[[int], tuple[Reason, ...]],
+        kinds: NDArray[Any] | None = None,
+        miss: NDArray[Any] | None = None,
     ) -> Verdicts:
-        """`code` (one, or one a node) where `refused`, Success elsewhere."""
+        """`code` (one, or one a node) where `refused`, Success elsewhere. `kinds` and `miss` are one a node."""
         codes = np.where(refused, code, np.int8(Code.SUCCESS)).astype(np.int8)
-        return cls(codes, explain)
+        return cls(codes, explain, None, kinds, miss)
 
     def status(self, i: int) -> Status:
         """The verdict on the i-th node that was asked about."""
