@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from scheduler_plugins.framework.diagnosis import Diagnosis
 from scheduler_plugins.framework.events import Registration
+from scheduler_plugins.framework.extending import Extender
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.queued import QueuedPod
@@ -390,3 +391,4 @@ class Handle:
     nominations: Nominations = _NOTHING
     evictor: Evictor = _NOTHING
     activate: Callable[[Iterable[PodInfo]], None] = _activate_nothing
+    extenders: Sequence[Extender] = ()
