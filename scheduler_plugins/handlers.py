@@ -8,7 +8,8 @@ from scheduler_plugins.framework import events
 from scheduler_plugins.framework.cache import Cache
 from scheduler_plugins.framework.pod_info import PodReader
 from scheduler_plugins.framework.queue import SchedulingQueue
-from slacktide.objects import Node, Pod, is_terminal
+from scheduler_plugins.framework.waiting import DELETED, WaitingRoom
+from slacktide.objects import Node, Pod, is_terminal, is_terminating
 
 
 class _Kind(enum.Enum):
@@ -20,8 +21,16 @@ class _Kind(enum.Enum):
 class ClusterHandlers:
     """Handlers of the pod and node informers. The cache is changed before the queue is woken."""
 
-    def __init__(self, cache: Cache, queue: SchedulingQueue, reader: PodReader, scheduler_name: str) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        queue: SchedulingQueue,
+        reader: PodReader,
+        scheduler_name: str,
+        waiting: WaitingRoom | None = None,
+    ) -> None:
         self._cache = cache
+        self._waiting = waiting
         self._queue = queue
         self._reader = reader
         self._scheduler_name = scheduler_name
@@ -55,13 +64,21 @@ class ClusterHandlers:
             self.pod_added(new)
         elif new.metadata.uid not in self._cache:
             self._queue.update(self._reader.read(old), self._reader.read(new))
+        elif is_terminating(new):
+            self._reject(new)
 
     def pod_deleted(self, pod: Pod) -> None:
         """A pod is gone, or has ended."""
         self._queue.delete(self._reader.read(pod))
+        self._reject(pod)
         if pod.metadata.uid in self._cache:
             gone = self._cache.remove_pod(pod.metadata.uid)
             self._queue.move_all(events.ASSIGNED_POD_DELETE, gone, None)
+
+    def _reject(self, pod: Pod) -> None:
+        """A pod that waits at Permit and is being deleted must not keep its place until its timeout."""
+        if self._waiting is not None:
+            self._waiting.reject(pod.metadata.uid, "", DELETED)
 
     def node_added(self, node: Node) -> None:
         """A node appeared."""

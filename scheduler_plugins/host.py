@@ -20,6 +20,7 @@ from scheduler_plugins.framework.pod_info import PodReader
 from scheduler_plugins.framework.queue import QueueTimes, SchedulingQueue
 from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.framework.runtime import Framework, FrameworkObserver
+from scheduler_plugins.framework.waiting import WaitingRoom
 from scheduler_plugins.handlers import ClusterHandlers
 from scheduler_plugins.metrics import SchedulerMetrics
 from scheduler_plugins.report import Reporter
@@ -36,6 +37,7 @@ _log = get_logger("scheduler.host")
 _POP_SECONDS: Final = 0.5
 _FLUSH_BACKOFF_SECONDS: Final = 1.0
 _FLUSH_UNSCHEDULABLE_SECONDS: Final = 30.0
+_PERMIT_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 2.0
 
 
@@ -71,11 +73,14 @@ class SchedulerHost:
         cluster_metrics = ClusterMetrics(registry)
         metrics = SchedulerMetrics(registry, settings.scheduler_name)
         binder = ApiBinder(client, stop.wait)
+        self._waiting = WaitingRoom(time.monotonic)
         handle = Handle(
             wall_seconds=time.time,
             bind=binder.bind,
             cpu_resource=settings.resources.cpu,
             memory_resource=settings.resources.memory,
+            waiting=self._waiting,
+            activate=lambda pods: self._queue.activate(pods),
         )
         framework = build_framework(settings, plugins, handle, metrics)
         times = QueueTimes(settings.initial_backoff_seconds, settings.maximum_backoff_seconds)
@@ -83,7 +88,7 @@ class SchedulerHost:
         cache = Cache()
         metrics.watch(self._queue, cache)
         reader = PodReader(settings.resources)
-        handlers = ClusterHandlers(cache, self._queue, reader, settings.scheduler_name)
+        handlers = ClusterHandlers(cache, self._queue, reader, settings.scheduler_name, self._waiting)
         self._pods = Informer(
             client,
             PODS,
@@ -117,6 +122,7 @@ class SchedulerHost:
                 submit=self._bindings.submit,
                 monotonic=time.monotonic,
                 choose=random.randrange,
+                waiting=self._waiting,
             ),
         )
         self._leads = threading.Event()
@@ -132,6 +138,7 @@ class SchedulerHost:
         self._threads = [
             threading.Thread(target=self._loop, name="scheduling", daemon=True),
             threading.Thread(target=self._flush, name="queue-timers", daemon=True),
+            threading.Thread(target=self._expire, name="permit-timers", daemon=True),
         ]
         health.add_ready("informers", self._not_synced)
         health.add_live("scheduling loop", self._loop_ended)
@@ -176,6 +183,10 @@ class SchedulerHost:
 
     def _flush(self) -> None:
         every(self._stop, _FLUSH_BACKOFF_SECONDS, _FLUSH_UNSCHEDULABLE_SECONDS, self._queue)
+
+    def _expire(self) -> None:
+        while not self._stop.wait(_PERMIT_SECONDS):
+            self._waiting.expire()
 
 
 def every(

@@ -1,13 +1,15 @@
 """Host 1: a scheduler of its own, for pods that name it in spec.schedulerName.
 
 The scheduling cycle is serial, one pod at a time; bindings run beside it. A pod counts on its node from the moment it
-is chosen (assumed), so the next pod cannot get the same room.
+is chosen (assumed), so the next pod cannot get the same room. One that waits at Permit does so between the two, and
+keeps no thread meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler_plugins.binding import BoundElsewhere, PodGone
@@ -21,6 +23,7 @@ from scheduler_plugins.framework.queued import QueuedPod
 from scheduler_plugins.framework.runtime import Framework
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import Code, PluginFailure, Status, failed
+from scheduler_plugins.framework.waiting import DELETED, WaitingRoom
 from scheduler_plugins.metrics import SchedulerMetrics
 from scheduler_plugins.report import SCHEDULER_ERROR, UNSCHEDULABLE, Reporter
 from slacktide.objects import Pod, is_terminating
@@ -39,13 +42,17 @@ class PodLookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What the scheduler needs of the world. `submit` runs a binding beside the loop; `choose` breaks ties."""
+    """What the scheduler needs of the world.
+
+    `submit` runs a binding beside the loop; `choose` breaks ties; `waiting` is what the plugins' handle has, too.
+    """
 
     pods: PodLookup
     reporter: Reporter
     submit: Callable[[Callable[[], None]], object]
     monotonic: Callable[[], float]
     choose: Choose
+    waiting: WaitingRoom = field(default_factory=lambda: WaitingRoom(time.monotonic))
 
 
 @dataclass(slots=True)
@@ -129,10 +136,38 @@ class Scheduler:
         attempt.node = node
         _log.debug("chosen", pod=info.key, node=node, evaluated=placement.evaluated, feasible=placement.feasible)
         status = self._framework.run_reserve(attempt.state, info, node)
-        if not status.ok:
+        waits: Mapping[str, float] = {}
+        if status.ok:
+            status, waits = self._framework.run_permit(attempt.state, info, node)
+        if waits:
+            self._wait(attempt, waits)
+        elif status.ok:
+            self._outside.submit(lambda: self._bind(attempt))
+        else:
             self._undo_and_requeue(attempt, status)
+
+    def _wait(self, attempt: _Attempt, waits: Mapping[str, float]) -> None:
+        """The pod keeps its place until Permit is decided; the attempt goes on beside the loop."""
+        info = attempt.info
+
+        def decided(status: Status, seconds: float) -> None:
+            _log.debug("permit decided", pod=info.key, node=attempt.node, status=status.label, seconds=seconds)
+            self._outside.submit(lambda: self._permitted(attempt, status))
+
+        _log.debug("waits at permit", pod=info.key, node=attempt.node, plugins=sorted(waits))
+        waiter = self._outside.waiting.add(info, attempt.node, waits, decided)
+        if info.uid not in self._cache:
+            # Deleted since it was assumed: nobody found it waiting then.
+            waiter.reject("", DELETED)
+
+    def _permitted(self, attempt: _Attempt, status: Status) -> None:
+        if status.ok:
+            self._bind(attempt)
             return
-        self._outside.submit(lambda: self._bind(attempt))
+        try:
+            self._undo_and_requeue(attempt, status)
+        except Exception as error:  # noqa: BLE001  # as in a binding: its pod must not be lost
+            self._rescue(attempt, error)
 
     def _bind(self, attempt: _Attempt) -> None:
         """The binding cycle; runs beside the loop."""
@@ -182,8 +217,10 @@ class Scheduler:
     def _undo_and_requeue(self, attempt: _Attempt, status: Status) -> None:
         forgotten = self._release(attempt)
         if status.rejected:
-            target = attempt.queued.pending_plugins if status.code is Code.PENDING else None
-            (attempt.queued.unschedulable_plugins if target is None else target).add(status.plugin)
+            pending = status.code is Code.PENDING
+            target = attempt.queued.pending_plugins if pending else attempt.queued.unschedulable_plugins
+            # A refusal in nobody's name, such as a preemption at Permit, waits for no event but for its backoff.
+            target.update({status.plugin} - {""})
             self._fail(attempt, "unschedulable", UNSCHEDULABLE, status.message)
         else:
             self._fail(attempt, "error", SCHEDULER_ERROR, status.message)
@@ -209,7 +246,7 @@ class Scheduler:
         self._metrics.attempted(result, self._outside.monotonic() - attempt.started)
         info = attempt.info
         current = self._outside.pods.get(info.pod.metadata.namespace, info.pod.metadata.name)
-        if current is None or current.metadata.uid != info.uid or current.spec.node_name:
+        if current is None or current.metadata.uid != info.uid or current.spec.node_name or is_terminating(current):
             self._queue.done(info.uid)
             return
         report = _log.info if result == "unschedulable" else _log.warning

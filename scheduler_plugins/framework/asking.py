@@ -105,6 +105,18 @@ def ask_score(
     return SUCCESS, scores.astype(np.int64)
 
 
+def ask_permit(plugin: api.PermitPlugin, state: CycleState, pod: PodInfo, node_name: str) -> tuple[Status, float]:
+    """Permit of one plugin: (status, seconds that it waits at most); Skip is no answer here."""
+    try:
+        answer = plugin.permit(state, pod, node_name)
+    except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
+        return _raised(plugin, "Permit", error), 0.0
+    status = answer.status
+    if status.skipped:
+        status = failed(f"plugin {plugin.name} answered Skip in Permit")
+    return status.by(plugin.name), answer.timeout_seconds
+
+
 def join(first: Status, second: Status) -> Status:
     """Two refusals as one: all reasons, the code of the stricter, signed by the first."""
     strict = second.code if second.code is Code.UNRESOLVABLE else first.code

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scheduler_plugins.framework import interfaces as api
 from scheduler_plugins.framework.asking import (
     ask_filter,
+    ask_permit,
     ask_post_filter,
     ask_pre_filter,
     ask_score,
@@ -112,6 +113,7 @@ class Framework:
         self._pre_score = tuple(p for p in self.plugins if isinstance(p, api.PreScorePlugin))
         self._score = tuple(p for p in self.plugins if isinstance(p, api.ScorePlugin))
         self._reserve = tuple(p for p in self.plugins if isinstance(p, api.ReservePlugin))
+        self._permit = tuple(p for p in self.plugins if isinstance(p, api.PermitPlugin))
         self._pre_bind = tuple(p for p in self.plugins if isinstance(p, api.PreBindPlugin))
         self._bind = tuple(p for p in self.plugins if isinstance(p, api.BindPlugin))
         self._post_bind = tuple(p for p in self.plugins if isinstance(p, api.PostBindPlugin))
@@ -321,6 +323,25 @@ class Framework:
         label = problems[0].label if problems else SUCCESS.label
         self._observer.extension_point("Unreserve", label, self._monotonic() - started)
         return tuple(problems)
+
+    def run_permit(self, state: CycleState, pod: PodInfo, node_name: str) -> tuple[Status, Mapping[str, float]]:
+        """(Success, WAIT, or what ended it; how long each plugin that waits does so at most, in seconds).
+
+        A refusal or failure ends it at once; after one that waits the others are still asked.
+        """
+        started = self._monotonic()
+        result = SUCCESS
+        waits: dict[str, float] = {}
+        for plugin in self._permit:
+            status, seconds = ask_permit(plugin, state, pod, node_name)
+            if status.code is Code.WAIT:
+                waits[plugin.name] = seconds
+                result = result if result.code is Code.WAIT else status
+            elif not status.ok:
+                result, waits = status, {}
+                break
+        self._observer.extension_point("Permit", result.label, self._monotonic() - started)
+        return result, waits
 
     # The binding cycle.
 

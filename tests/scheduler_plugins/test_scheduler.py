@@ -5,105 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
-from prometheus_client import CollectorRegistry
 
-from scheduler_plugins.binding import ApiBinder
 from scheduler_plugins.framework import interfaces as api
-from scheduler_plugins.framework.cache import Cache
-from scheduler_plugins.framework.interfaces import Handle
-from scheduler_plugins.framework.queue import SchedulingQueue
 from scheduler_plugins.framework.status import SUCCESS, Status, unschedulable
-from scheduler_plugins.handlers import ClusterHandlers
-from scheduler_plugins.host import build_framework
-from scheduler_plugins.metrics import SchedulerMetrics
-from scheduler_plugins.plugins import default_registry
-from scheduler_plugins.report import Reporter, event_text, scheduled_condition
-from scheduler_plugins.scheduler import Outside, Scheduler
-from scheduler_plugins.settings import ProfileSettings, SchedulerSettings
+from scheduler_plugins.report import event_text
 from slacktide import names
 from slacktide.cluster.errors import Forbidden, ServerError, Unreachable
 from slacktide.objects import Pod
-from tests.scheduler_plugins.build import GI, READER, Clock, be, forecast, node, offering, pod
-from tests.scheduler_plugins.twin import Api
-
-
-class Recorder:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str, str, str]] = []
-
-    def record(self, involved: Pod, type_: str, reason: str, message: str) -> None:
-        self.events.append((involved.metadata.name, type_, reason, message))
-
-
-class Rig:
-    """One scheduler process over `server`; bindings run at once, or when `run_bindings` is called."""
-
-    def __init__(self, server: Api | None = None, *extra: api.Plugin, bind_now: bool = True) -> None:
-        self.server = server or Api()
-        self.clock, self.wall = Clock(), Clock(50_000.0)
-        self.recorder = Recorder()
-        self.registry = CollectorRegistry()
-        self.waits: list[float] = []
-        self.bindings: list[Callable[[], None]] = []
-        metrics = SchedulerMetrics(self.registry, names.SCHEDULER_NAME)
-        binder = ApiBinder(self.server, lambda seconds: self.waits.append(seconds) or len(self.waits) > 20)
-        handle = Handle(self.wall, binder.bind, names.BATCH_CPU, names.BATCH_MEMORY)
-        plugins = default_registry()
-        for plugin in extra:
-            plugins.register(plugin.name, lambda args, handle, plugin=plugin: plugin, msgspec.Struct)
-        profile = ProfileSettings(plugins=[*plugins.names()])
-        framework = build_framework(SchedulerSettings(profile=profile), plugins, handle, metrics)
-        self.queue = SchedulingQueue(framework, metrics, self.clock)
-        self.cache = Cache()
-        metrics.watch(self.queue, self.cache)
-        self.server.handlers = ClusterHandlers(self.cache, self.queue, READER, names.SCHEDULER_NAME)
-        self.scheduler = Scheduler(
-            framework,
-            self.queue,
-            self.cache,
-            READER,
-            metrics,
-            Outside(
-                pods=type("Pods", (), {"get": staticmethod(self.server.lookup)}),
-                reporter=Reporter(self.server, self.recorder, self.wall),
-                submit=(lambda task: task()) if bind_now else (lambda task: self.bindings.append(task)),
-                monotonic=self.clock,
-                choose=lambda count: 0,
-            ),
-        )
-        self.server.list_all()
-
-    def settle(self) -> None:
-        """Attempt until nothing is ready."""
-        for _ in range(200):
-            if not self.scheduler.attempt(0):
-                return
-        raise AssertionError("the queue does not come to rest")
-
-    def later(self, seconds: float) -> None:
-        self.clock.forward(seconds)
-        self.queue.flush_backoff()
-        self.settle()
-
-    def run_bindings(self) -> None:
-        tasks, self.bindings = self.bindings, []
-        for task in tasks:
-            task()
-
-    def offer(self, cpu: int, name: str = "n", **kwargs: Any) -> None:
-        self.server.put_node(offering(name, forecast(cpu, 8 * GI, at=self.wall.now), **kwargs))
-
-    def where(self, name: str) -> str:
-        return self.server.pods[("default", name)].spec.node_name
-
-    def condition(self, name: str) -> tuple[str, str, str]:
-        found = scheduled_condition(self.server.pods[("default", name)])
-        return ("", "", "") if found is None else (found.status, found.reason, found.message)
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(name, labels)
+from tests.scheduler_plugins.build import READER, be, node, pod
+from tests.scheduler_plugins.rig import Rig
 
 
 def test_pod_waits_with_a_reason_and_is_placed_when_the_forecast_grows() -> None:
