@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TOOLS := $(VENV)/tools
 STAMP := $(VENV)/.slacktide-installed
 
-.PHONY: help setup demo test lint check pytest fuzz tools guest-tools test-kernel-v2 proto proto-baseline lock bench clean
+.PHONY: help setup demo test lint check pytest fuzz tools cluster-tools differential guest-tools test-kernel-v2 proto proto-baseline lock bench clean
 
 help:
 	@echo "make demo    set up, then show Slacktide at work on this machine (two minutes)"
@@ -14,6 +14,8 @@ help:
 	@echo "make setup   make $(VENV) only"
 	@echo "make lint    ruff, mypy, import rules, protocol lint"
 	@echo "make test-kernel-v2  the kernel tests alone, on a real cgroup v2 in an emulated guest"
+	@echo "make cluster-tools  build etcd, kube-apiserver and kube-scheduler, which the cluster tests need (5 minutes, once)"
+	@echo "make differential  our plugins against the stock scheduler on random clusters, with counts"
 	@echo "make guest-tools  fetch QEMU, a kernel and FUSE, which some tests need"
 	@echo "make proto   generate slacktide/v1 from proto/"
 	@echo "make bench   all benchmarks and docs/benchmarks.md (an hour, on a quiet machine)"
@@ -31,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/slacktide demo
 
-test: setup lint tools pytest
+test: setup lint tools cluster-tools pytest
 
 check: test
 
@@ -50,6 +52,14 @@ tools: setup
 	@test -x $(TOOLS)/usr/bin/promtool || command -v promtool > /dev/null || \
 	  { mkdir -p $(TOOLS) && cd $(TOOLS) && apt-get -qq download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } \
 	  > /dev/null 2>&1 || true
+
+# The real control plane, from its published Go modules, into a cache outside the tree. Where it cannot be built
+# the cluster tests are skipped, with the reason.
+cluster-tools: setup
+	@$(BIN)/python -m tests.cluster build > /dev/null || true
+
+differential: setup cluster-tools
+	$(BIN)/python -m tests.cluster.differential
 
 guest-tools:
 	tests/kernel/guest-tools

@@ -1,0 +1,189 @@
+"""How fast pods are placed: our scheduler alone at several sizes, and beside the stock one on the same API server.
+
+Alone: the real cycle, queue, cache and binding code in this process, with an API that agrees at once; every node is
+judged for every pod. Beside the stock scheduler: a real etcd and API server (`tests/cluster`), thousands of nodes that
+offer batch resources, pods that ask for them created before each scheduler starts, and the time from the first to the
+last binding that a watch shows. API server, etcd and scheduler share the machine, as in both runs.
+
+    pods_per_second_N           ours at N nodes against the API server
+    stock_pods_per_second_N     the stock kube-scheduler, likewise
+    ratio_N                     the one by the other
+    cycle_ms_p50_N, cycle_ms_p99_N   one cycle of ours, alone
+    alone_pods_per_second_N     pods through the cycle and the binding code, alone
+    rss_mib_N                   ours with N nodes, alone: what they add to the process
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from slacktide import names
+from slacktide.cluster import NAMESPACES, NODES, PODS, Client
+from slacktide.errors import SlacktideError
+from slacktide.forecast import Amount, Forecast, Terms, encode
+from tests.cluster.harness import ControlPlane, control_plane
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+STOCK: Final = "default-scheduler"
+_ZONES: Final = 5
+_CORES: Final = 32
+_BATCH_MILLIS: Final = 20_000
+_WRITERS: Final = 16
+_WAIT_SECONDS: Final = 180.0
+
+
+def node_body(index: int, now: float) -> dict[str, Any]:
+    """A node of 32 cores that offers 20 of them to batch work by a fresh forecast."""
+    name = f"node-{index:05}"
+    offered = {
+        "cpu": str(_CORES),
+        "memory": "128Gi",
+        "pods": "110",
+        names.BATCH_CPU: str(_BATCH_MILLIS),
+        names.BATCH_MEMORY: str(64 << 30),
+    }
+    nothing = Amount()
+    capacity = Amount(cpu_millis=1000 * _CORES, memory_bytes=128 << 30)
+    forecast = Forecast(
+        at=now,
+        ttl_seconds=3600,
+        peak=Amount(cpu_millis=8000, memory_bytes=32 << 30),
+        reclaimable=Amount(cpu_millis=_BATCH_MILLIS, memory_bytes=64 << 30),
+        terms=Terms(capacity=capacity, reserve=nothing, peak=nothing, now=nothing, sold=nothing),
+    )
+    labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": f"zone-{index % _ZONES}"}
+    return {
+        "metadata": {"name": name, "labels": labels, "annotations": {names.FORECAST_ANNOTATION: encode(forecast)}},
+        "status": {
+            "capacity": offered,
+            "allocatable": offered,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def pod_body(index: int, scheduler: str) -> dict[str, Any]:
+    """A pod that asks for a core and 2 GiB of the batch resources."""
+    asked = {names.BATCH_CPU: "1000", names.BATCH_MEMORY: "2Gi"}
+    return {
+        "metadata": {"name": f"pod-{index:05}", "labels": {"app": f"app-{index % 20}", names.TIER_LABEL: "be"}},
+        "spec": {
+            "schedulerName": scheduler,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "none", "resources": {"requests": asked, "limits": asked}}],
+        },
+    }
+
+
+def all_at_once(count: int, work: Callable[[int], object]) -> None:
+    """Call `work` for each index on some threads."""
+    with concurrent.futures.ThreadPoolExecutor(_WRITERS) as pool:
+        for _ in pool.map(work, range(count)):
+            pass
+
+
+class Bindings:
+    """Watches the pods of a namespace, and keeps when each was first seen on a node."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._seen: dict[str, float] = {}
+        self._news = threading.Condition()
+        listed = client.list(PODS, namespace=namespace)
+        self._watch = client.watch(PODS, listed.resource_version, namespace=namespace)
+        self._thread = threading.Thread(target=self._run, name="bindings", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for event in self._watch:
+            pod = event.object
+            if pod is not None and pod.spec.node_name and pod.metadata.name not in self._seen:
+                with self._news:
+                    self._seen[pod.metadata.name] = time.monotonic()
+                    self._news.notify_all()
+
+    def wait(self, count: int) -> float:
+        """Pods per second between the first and the last of `count` bindings. Raises SlacktideError."""
+        with self._news:
+            if not self._news.wait_for(lambda: len(self._seen) >= count, _WAIT_SECONDS):
+                raise SlacktideError(f"only {len(self._seen)} of {count} pods were bound in {_WAIT_SECONDS:.0f} s")
+        times = sorted(self._seen.values())
+        return (count - 1) / (times[-1] - times[0])
+
+    def close(self) -> None:
+        """End the watch."""
+        self._watch.close()
+        self._thread.join(5.0)
+
+
+@contextlib.contextmanager
+def our_scheduler(plane: ControlPlane) -> Iterator[None]:
+    """Our scheduler as a process of its own."""
+    log = plane.directory / "slacktide-scheduler.log"
+    command = [sys.executable, "-m", "scheduler_plugins", "--cluster.kubeconfig", plane.kubeconfig()]
+    with open(log, "ab") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        yield
+    except SlacktideError as error:
+        words = log.read_text(errors="replace").splitlines()[-5:]
+        raise SlacktideError(f"{error}; the scheduler's last words:\n" + "\n".join(words)) from error
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def beside_stock(nodes: int, pods: int, rounds: int) -> dict[str, Any]:
+    """Both schedulers in turn, `rounds` times, on one API server; the median of each."""
+    with (
+        tempfile.TemporaryDirectory(prefix="slacktide-benchmark-") as directory,
+        control_plane(Path(directory), throughput=True) as plane,
+        contextlib.closing(plane.client()) as client,
+    ):
+        now = time.time()
+        all_at_once(nodes, lambda index: client.create(NODES, node_body(index, now)))
+        rates: dict[str, list[float]] = {"ours": [], "stock": []}
+        for turn in range(rounds):
+            rates["stock"].append(_one_run(plane, client, f"stock-{turn}", STOCK, pods, plane.scheduler()))
+            ours = our_scheduler(plane)
+            rates["ours"].append(_one_run(plane, client, f"ours-{turn}", names.SCHEDULER_NAME, pods, ours))
+        middle = {name: sorted(values)[len(values) // 2] for name, values in rates.items()}
+        return {
+            f"pods_per_second_{nodes}": middle["ours"],
+            f"stock_pods_per_second_{nodes}": middle["stock"],
+            f"ratio_{nodes}": middle["ours"] / middle["stock"],
+            "rates": rates,
+        }
+
+
+def _one_run(
+    plane: ControlPlane,
+    client: Client,
+    namespace: str,
+    scheduler: str,
+    pods: int,
+    running: contextlib.AbstractContextManager[object],
+) -> float:
+    client.create(NAMESPACES, {"metadata": {"name": namespace}})
+    all_at_once(pods, lambda index: client.create(PODS, pod_body(index, scheduler), namespace))
+    with contextlib.closing(plane.client()) as watching:
+        bindings = Bindings(watching, namespace)
+        try:
+            with running:
+                rate = bindings.wait(pods)
+        finally:
+            bindings.close()
+    all_at_once(pods, lambda index: client.delete(PODS, f"pod-{index:05}", namespace, grace_period_seconds=0))
+    return rate

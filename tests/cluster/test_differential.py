@@ -1,0 +1,11 @@
+"""What the stock scheduler says of a pod, ours says too."""
+
+from __future__ import annotations
+
+from tests.cluster.differential import compare
+
+
+def test_random_pods_get_the_verdict_of_the_stock_scheduler(plane):
+    outcome = compare(plane, seed=1, cases=10, probes=30)
+    assert not outcome.differences, "\n".join(outcome.differences)
+    assert min(outcome.placed, outcome.unschedulable) > 50
