@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from scheduler_plugins.framework.events import Hint
 from scheduler_plugins.framework.pod_info import PodInfo
 from slacktide.objects import Node
 
@@ -25,3 +26,19 @@ def pod_of(value: Any) -> PodInfo:
 def assigned(pod: PodInfo) -> bool:
     """Whether the pod held a node."""
     return bool(pod.pod.spec.node_name)
+
+
+def held_room(pod: PodInfo) -> bool:
+    """Whether the pod held a node or room was kept for it on one."""
+    return assigned(pod) or bool(pod.pod.status.nominated_node_name)
+
+
+def own(pod: PodInfo, _old: Any, new: Any) -> Hint:
+    """Queue when the event is about the waiting pod itself."""
+    return Hint.QUEUE if pod_of(new).uid == pod.uid else Hint.SKIP
+
+
+def new_node(_pod: PodInfo, old: Any, new: Any) -> Hint:
+    """Queue for a node that was not there before."""
+    node_of(new)
+    return Hint.QUEUE if old is None else Hint.SKIP

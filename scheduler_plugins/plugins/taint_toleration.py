@@ -1,72 +1,94 @@
-"""TaintToleration: a node with a NoSchedule or NoExecute taint takes only pods that tolerate it."""
+"""TaintToleration: a node with a NoSchedule or NoExecute taint takes only pods that tolerate it.
+
+Nodes with fewer PreferNoSchedule taints that the pod does not tolerate are better.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler_plugins.framework.events import NODE, UNSCHEDULABLE_POD, Action, ClusterEvent, Hint, Registration
-from scheduler_plugins.framework.interfaces import EnqueueExtensions, FilterPlugin
-from scheduler_plugins.framework.node_info import NodeInfo
+from scheduler_plugins.framework.interfaces import (
+    EnqueueExtensions,
+    FilterPlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ScorePlugin,
+    default_normalize,
+)
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
 from scheduler_plugins.framework.snapshot import Indices, Interned, Snapshot
 from scheduler_plugins.framework.state import CycleState
-from scheduler_plugins.framework.status import Code, Reason
+from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status
 from scheduler_plugins.framework.verdicts import Verdicts
-from scheduler_plugins.plugins.hints import node_of, pod_of
-from scheduler_plugins.plugins.tolerations import HARD_EFFECTS, untolerated
-from slacktide.objects import Taint
-
-_COLUMN: Final = "TaintToleration/taints"
+from scheduler_plugins.plugins.hints import node_of, own
+from scheduler_plugins.plugins.judgements import Judgements
+from scheduler_plugins.plugins.tolerations import TAINTS, Taints, disliked, forbidden, tolerations_of, untolerated
 
 
-def _hard_taints(node: NodeInfo) -> tuple[Taint, ...]:
-    taints = node.node.spec.taints if node.node is not None else ()
-    return tuple(taint for taint in taints if taint.effect in HARD_EFFECTS)
-
-
-class TaintToleration(FilterPlugin, EnqueueExtensions):
-    """Judges each distinct set of taints once."""
+class TaintToleration(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions):
+    """Judges each distinct set of taints once for each set of tolerations."""
 
     name = "TaintToleration"
 
+    def __init__(self) -> None:
+        self._judged = Judgements()
+
     def interned(self) -> Sequence[Interned]:
-        """The taints that forbid a node."""
-        return (Interned(_COLUMN, _hard_taints),)
+        """The taints of each node."""
+        return (TAINTS,)
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:  # noqa: ARG002  # part of the extension point
+        """Skip when the pod tolerates all that nodes have."""
+        flags, _ = forbidden(pod, snapshot, self._judged)
+        return PreFilterResult() if flags.any() else PreFilterResult(SKIP)
 
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Refuses nodes with a taint that the pod does not tolerate."""
-        ids, values = snapshot.interned(_COLUMN)
-        blocking = [untolerated(taints, pod.pod.spec.tolerations) for taints in values]
-        blocked = np.fromiter((taint is not None for taint in blocking), dtype=np.bool_, count=len(blocking))
-        mine = ids[rows]
+        flags, numbers = forbidden(pod, snapshot, self._judged)
+        mine = numbers.take(rows)
+        values: list[Taints] = snapshot.interned(TAINTS.name)[1]
 
         def explain(i: int) -> tuple[Reason, ...]:
-            taint = blocking[mine[i]]
+            taint = untolerated(values[mine[i]].hard, tolerations_of(pod))
             return (Reason(f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"),) if taint else ()
 
-        return Verdicts.where(blocked[mine], Code.UNRESOLVABLE, explain)
+        return Verdicts.where(flags.take(mine), Code.UNRESOLVABLE, explain, kinds=mine)
+
+    def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:  # noqa: ARG002  # part of the extension point
+        """Skip when no node has anything that the pod would rather not have: all would get the same."""
+        counts, _ = disliked(pod, snapshot, self._judged)
+        return SUCCESS if counts.any() else SKIP
+
+    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
+        """Number of PreferNoSchedule taints that the pod does not tolerate."""
+        counts, numbers = disliked(pod, snapshot, self._judged)
+        return counts.take(numbers.take(rows))
+
+    def normalize(self, state: CycleState, pod: PodInfo, scores: NDArray[Any]) -> NDArray[np.int64]:  # noqa: ARG002  # part of the extension point
+        """The fewer the better."""
+        return default_normalize(scores, reverse=True)
 
     def events_to_register(self) -> Sequence[Registration]:
         """A node whose taints are tolerated now, or a toleration of the pod's own."""
         return (
             Registration(ClusterEvent(NODE, Action.ADD | Action.UPDATE_NODE_TAINT), self._tolerable),
-            Registration(ClusterEvent(UNSCHEDULABLE_POD, Action.UPDATE_POD_TOLERATION), self._own),
+            Registration(ClusterEvent(UNSCHEDULABLE_POD, Action.UPDATE_POD_TOLERATION), own),
         )
 
     @staticmethod
     def _tolerable(pod: PodInfo, old: Any, new: Any) -> Hint:
-        tolerations = pod.pod.spec.tolerations
+        tolerations = tolerations_of(pod)
+        if untolerated(node_of(new).spec.taints, tolerations) is not None:
+            return Hint.SKIP
         before = old is not None and untolerated(node_of(old).spec.taints, tolerations) is None
-        now = untolerated(node_of(new).spec.taints, tolerations) is None
-        return Hint.QUEUE if now and not before else Hint.SKIP
-
-    @staticmethod
-    def _own(pod: PodInfo, _old: Any, new: Any) -> Hint:
-        return Hint.QUEUE if pod_of(new).uid == pod.uid else Hint.SKIP
+        return Hint.SKIP if before else Hint.QUEUE
 
 
 def register(registry: Registry) -> None:
