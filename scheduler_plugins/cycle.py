@@ -1,4 +1,4 @@
-"""One scheduling cycle: where a pod goes, or why it fits nowhere. No I/O, no clock."""
+"""One scheduling cycle: where a pod goes, or why it fits nowhere. No clock; extenders are asked over the network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from scheduler_plugins.framework.diagnosis import Diagnosis, FitError
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.runtime import Framework, ScoreTable
-from scheduler_plugins.framework.snapshot import Snapshot
+from scheduler_plugins.framework.snapshot import Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import PluginFailure, Status
 
@@ -25,6 +25,14 @@ class NoNodesError(Exception):
         super().__init__("no nodes available to schedule pods")
 
 
+class NoFitError(FitError):
+    """The pod fits nowhere. `nominate` is what the PostFilter plugins say of its nomination, see PostFilterResult."""
+
+    def __init__(self, diagnosis: Diagnosis, nominate: str | None) -> None:
+        self.nominate = nominate
+        super().__init__(diagnosis)
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where the pod goes. `scores` is None when only one node was feasible and none was rated."""
@@ -32,13 +40,14 @@ class Placement:
     node: str
     evaluated: int
     feasible: int
+    diagnosis: Diagnosis
     scores: ScoreTable | None = None
 
 
 def place(framework: Framework, state: CycleState, pod: PodInfo, snapshot: Snapshot, choose: Choose) -> Placement:
-    """PreFilter, Filter, PostFilter, PreScore and Score over all nodes.
+    """PreFilter, Filter, PostFilter, PreScore and Score over all nodes; the nominated node alone where it suits.
 
-    Raises NoNodesError, FitError with the diagnosis, or PluginFailure when a plugin could not answer.
+    Raises NoNodesError, NoFitError with the diagnosis, or PluginFailure when a plugin could not answer.
     """
     if not len(snapshot):
         raise NoNodesError
@@ -50,18 +59,46 @@ def place(framework: Framework, state: CycleState, pod: PodInfo, snapshot: Snaps
     if filtered.status.rejected:
         diagnosis.pre_filter_message = filtered.status.message
         raise _unfit(framework, state, pod, snapshot, diagnosis)
-    status, rows = framework.run_filter(state, pod, snapshot, filtered.rows, diagnosis)
-    _must_answer(status)
+    nominated = _on_nominated(framework, state, pod, snapshot, filtered.rows)
+    if nominated is not None:
+        return nominated
+    rows = _fitting(framework, state, pod, snapshot, filtered.rows, diagnosis)
     if not len(rows):
         raise _unfit(framework, state, pod, snapshot, diagnosis)
     evaluated = len(filtered.rows)
     if len(rows) == 1:
-        return Placement(snapshot.names[rows[0]], evaluated, 1)
+        return Placement(snapshot.names[rows[0]], evaluated, 1, diagnosis)
     status, table = framework.run_score(state, pod, snapshot, rows)
     _must_answer(status)
     best = np.flatnonzero(table.totals == table.totals.max())
     row = table.rows[best[choose(len(best))]]
-    return Placement(snapshot.names[row], evaluated, len(rows), table)
+    return Placement(snapshot.names[row], evaluated, len(rows), diagnosis, table)
+
+
+def _fitting(
+    framework: Framework, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices, diagnosis: Diagnosis
+) -> Indices:
+    """Rows that plugins and extenders let pass."""
+    status, rows = framework.run_filter(state, pod, snapshot, rows, diagnosis)
+    _must_answer(status)
+    status, rows = framework.run_extender_filters(pod, snapshot, rows, diagnosis)
+    _must_answer(status)
+    return rows
+
+
+def _on_nominated(
+    framework: Framework, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices
+) -> Placement | None:
+    """The node on which room was made for the pod, if it suits; whatever is wrong with it, the others are judged."""
+    row = snapshot.index.get(framework.nominated_node(pod))
+    if row is None or row not in rows:
+        return None
+    diagnosis = Diagnosis(names=(snapshot.names[row],))
+    try:
+        left = _fitting(framework, state, pod, snapshot, np.array([row], dtype=np.intp), diagnosis)
+    except PluginFailure:
+        return None
+    return Placement(snapshot.names[row], 1, 1, diagnosis) if len(left) else None
 
 
 def _must_answer(status: Status) -> None:
@@ -69,9 +106,13 @@ def _must_answer(status: Status) -> None:
         raise PluginFailure(status)
 
 
-def _unfit(framework: Framework, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis) -> FitError:
+def _unfit(
+    framework: Framework, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis
+) -> NoFitError:
+    nominate = None
     if framework.has_post_filter:
-        status = framework.run_post_filter(state, pod, snapshot, diagnosis)
-        _must_answer(status)
-        diagnosis.post_filter_message = status.message
-    return FitError(diagnosis)
+        result = framework.run_post_filter(state, pod, snapshot, diagnosis)
+        _must_answer(result.status)
+        diagnosis.post_filter_message = result.status.message
+        nominate = result.nominate
+    return NoFitError(diagnosis, nominate)

@@ -22,6 +22,7 @@ def _exponential(start: float, factor: float, count: int) -> list[float]:
 _ATTEMPT_BUCKETS: Final = _exponential(0.001, 2, 15)
 _SLI_BUCKETS: Final = _exponential(0.01, 2, 20)
 _POINT_BUCKETS: Final = _exponential(0.0001, 2, 12)
+_PLUGIN_BUCKETS: Final = _exponential(0.00001, 1.5, 20)
 _MOST_ATTEMPTS: Final = 15
 
 
@@ -82,6 +83,19 @@ class SchedulerMetrics:
             ["plugin", "extension_point", "profile"],
             registry=registry,
         )
+        self._plugin_seconds = Histogram(
+            "scheduler_plugin_execution_duration_seconds",
+            "Time of one call of a plugin, in one cycle of ten.",
+            ["plugin", "extension_point", "status"],
+            buckets=_PLUGIN_BUCKETS,
+            registry=registry,
+        )
+        self._over_budget = Counter(
+            "slacktide_scheduler_plugin_over_budget",
+            "Calls of a plugin that took longer than its time budget.",
+            ["plugin", "extension_point"],
+            registry=registry,
+        )
         self._bind_outcomes = Counter(
             "slacktide_scheduler_binds",
             "Bindings by outcome: bound, elsewhere (another scheduler was first), gone, failed.",
@@ -115,13 +129,22 @@ class SchedulerMetrics:
         """A binding ended."""
         self._bind_outcomes.labels(outcome).inc()
 
-    def extension_point(self, point: str, status: str, seconds: float) -> None:
+    def extension_point(self, profile: str, point: str, status: str, seconds: float) -> None:
         """An extension point ran once."""
-        self._point_seconds.labels(point, status, self._profile).observe(seconds)
+        self._point_seconds.labels(point, status, profile).observe(seconds)
 
-    def evaluated(self, plugin: str, point: str) -> None:
+    def evaluated(self, profile: str, plugin: str, point: str) -> None:
         """A plugin was asked."""
-        self._evaluations.labels(plugin, point, self._profile).inc()
+        self._evaluations.labels(plugin, point, profile).inc()
+
+    def plugin_took(self, plugin: str, point: str, status: str, seconds: float) -> None:
+        """A call of a sampled cycle took that long."""
+        self._plugin_seconds.labels(plugin, point, status).observe(seconds)
+
+    def over_budget(self, plugin: str, point: str, seconds: float) -> None:
+        """A call took longer than plugins should."""
+        self._over_budget.labels(plugin, point).inc()
+        _log.warning("plugin over its time budget", plugin=plugin, extension_point=point, seconds=round(seconds, 3))
 
     def incoming(self, queue: str, event: str) -> None:
         """A pod entered a queue."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec
+from dataclasses import dataclass, field
+from typing import Any, Final, ParamSpec
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,15 @@ from numpy.typing import NDArray
 from scheduler_plugins.framework import interfaces as api
 from scheduler_plugins.framework.diagnosis import Diagnosis, Refusals
 from scheduler_plugins.framework.events import ALL_EVENTS, NODE, Action, ClusterEvent, Registration
+from scheduler_plugins.framework.extending import Extender
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.snapshot import Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, Code, Status, failed
 
 Q = ParamSpec("Q")
+
+_NO_SCORES: Final = np.zeros(0, dtype=np.int64)
 
 
 def _raised(plugin: api.Plugin, point: str, error: Exception) -> Status:
@@ -78,31 +82,46 @@ def ask_post_filter(
     snapshot: Snapshot,
     diagnosis: Diagnosis,
     what_if: api.WhatIf,
-) -> Status:
+) -> api.PostFilterResult:
     """PostFilter of one plugin."""
     try:
-        return plugin.post_filter(state, pod, snapshot, diagnosis, what_if).status.by(plugin.name)
+        answer = plugin.post_filter(state, pod, snapshot, diagnosis, what_if)
     except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
-        return _raised(plugin, "PostFilter", error)
+        return api.PostFilterResult(_raised(plugin, "PostFilter", error))
+    return api.PostFilterResult(answer.status.by(plugin.name), answer.nominate)
 
 
-def ask_score(
-    plugin: api.ScorePlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices
-) -> tuple[Status, NDArray[np.int64]]:
-    """Normalised score of one plugin for `rows`; anything outside 0..100 is an Error."""
-    none = np.zeros(0, dtype=np.int64)
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores of one plugin: as it gave them, and normalised to 0..100. Empty where `status` is not Success."""
+
+    status: Status
+    raw: NDArray[Any] = field(default_factory=lambda: _NO_SCORES)
+    normalised: NDArray[np.int64] = field(default_factory=lambda: _NO_SCORES)
+
+
+def ask_score(plugin: api.ScorePlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Scored:
+    """Scores of one plugin for `rows`; anything outside 0..100 after its `normalize` is an Error."""
     try:
-        scores: NDArray[Any] = plugin.normalize(state, pod, plugin.score_nodes(state, pod, snapshot, rows))
+        raw: NDArray[Any] = plugin.score_nodes(state, pod, snapshot, rows)
+        if len(raw) != len(rows):
+            text = f"plugin {plugin.name} scored {len(raw)} nodes, asked for {len(rows)}"
+            return Scored(failed(text).by(plugin.name))
+        scores: NDArray[Any] = plugin.normalize(state, pod, raw)
     except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
-        return _raised(plugin, "Score", error), none
+        return Scored(_raised(plugin, "Score", error))
     if len(scores) != len(rows):
-        return failed(f"plugin {plugin.name} scored {len(scores)} nodes, asked for {len(rows)}").by(plugin.name), none
-    bad = np.flatnonzero(~((scores >= 0) & (scores <= api.MAX_SCORE)))
-    if len(bad):
-        value, where = scores[bad[0]], snapshot.names[rows[bad[0]]]
-        text = f"plugin {plugin.name} gave node {where} the score {value}; it must be 0 to {api.MAX_SCORE}"
-        return failed(text).by(plugin.name), none
-    return SUCCESS, scores.astype(np.int64)
+        text = f"plugin {plugin.name} normalised {len(scores)} scores, asked for {len(rows)}"
+        return Scored(failed(text).by(plugin.name))
+    # NaN is neither, so that it fails too.
+    if not (scores.min() >= 0 and scores.max() <= api.MAX_SCORE):
+        bad = np.flatnonzero(~((scores >= 0) & (scores <= api.MAX_SCORE)))[0]
+        text = (
+            f"plugin {plugin.name} gave node {snapshot.names[rows[bad]]} the score {scores[bad]}; "
+            f"it must be 0 to {api.MAX_SCORE}"
+        )
+        return Scored(failed(text).by(plugin.name))
+    return Scored(SUCCESS, raw, scores.astype(np.int64, copy=False))
 
 
 def ask_permit(plugin: api.PermitPlugin, state: CycleState, pod: PodInfo, node_name: str) -> tuple[Status, float]:
@@ -123,13 +142,15 @@ def join(first: Status, second: Status) -> Status:
     return Status(strict, first.parts + second.parts, first.plugin)
 
 
-def registrations_of(plugins: Sequence[api.Plugin]) -> Mapping[str, Sequence[Registration]]:
-    """Events by plugin.
+def registrations_of(
+    plugins: Sequence[api.Plugin], extenders: Sequence[Extender] = ()
+) -> Mapping[str, Sequence[Registration]]:
+    """Events by plugin; extenders are registered for everything under their own names.
 
     A plugin that does not say is registered for everything. One that registers node additions without taint
     changes gets these too: a new node may be tainted first and become usable only when the taint goes.
     """
-    result: dict[str, Sequence[Registration]] = {}
+    result: dict[str, Sequence[Registration]] = {one.name: (Registration(ALL_EVENTS),) for one in extenders}
     for plugin in plugins:
         if not isinstance(plugin, api.EnqueueExtensions):
             result[plugin.name] = (Registration(ALL_EVENTS),)

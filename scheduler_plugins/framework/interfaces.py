@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
@@ -193,7 +193,7 @@ class ScorePlugin(Plugin):
         """Raw score of each node of `rows`, in that order. Higher is better after `normalize`."""
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
-        """Bring raw scores of one cycle to 0..100; the default takes them to be there already."""
+        """Bring raw scores of one cycle to 0..100, without changing `scores`; the default takes them to be there."""
         return scores
 
 
@@ -338,6 +338,10 @@ class Nominations(Protocol):
         """Where a pod is nominated; empty when it is not."""
         ...
 
+    def nodes(self) -> Collection[str]:
+        """Names of the nodes to which any pod is nominated."""
+        ...
+
 
 class Evictor(Protocol):
     """Removes the victims of a preemption."""
@@ -362,11 +366,14 @@ class _Nothing:
     def node_of(self, uid: str) -> str:  # noqa: ARG002  # part of the protocol
         return ""
 
+    def nodes(self) -> Collection[str]:
+        return ()
+
     def preempt(self, victim: PodInfo, by: PodInfo, node_name: str) -> Status:  # noqa: ARG002  # part of the protocol
         return failed("this host cannot preempt")
 
 
-_NOTHING: Final = _Nothing()
+NOTHING: Final = _Nothing()
 
 
 def _activate_nothing(_: Iterable[PodInfo]) -> None:
@@ -386,9 +393,9 @@ class Handle:
     cpu_resource: str
     memory_resource: str
     monotonic: Callable[[], float] = time.monotonic
-    waiting: WaitingPods = _NOTHING
-    objects: ObjectStore = _NOTHING
-    nominations: Nominations = _NOTHING
-    evictor: Evictor = _NOTHING
+    waiting: WaitingPods = NOTHING
+    objects: ObjectStore = NOTHING
+    nominations: Nominations = NOTHING
+    evictor: Evictor = NOTHING
     activate: Callable[[Iterable[PodInfo]], None] = _activate_nothing
     extenders: Sequence[Extender] = ()

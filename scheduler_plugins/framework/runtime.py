@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -21,26 +21,32 @@ from scheduler_plugins.framework.asking import (
     join,
     registrations_of,
 )
+from scheduler_plugins.framework.asking_extenders import bind_by, filter_by, in_order, score_by
 from scheduler_plugins.framework.diagnosis import Diagnosis
+from scheduler_plugins.framework.extending import Extender
 from scheduler_plugins.framework.node_info import NodeInfo
+from scheduler_plugins.framework.nominated import NominatedFilter, WhatIf
 from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.points import PluginLists
 from scheduler_plugins.framework.queued import QueuedPod
 from scheduler_plugins.framework.snapshot import Column, Indices, Interned, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, Code, Status, failed, unresolvable
+from scheduler_plugins.framework.timing import BUDGET_SECONDS, HUNG_SECONDS, PluginClock, TimingObserver
+from slacktide.cluster.kinds import Kind
 from slacktide.errors import SettingsError
 
 P = TypeVar("P", bound=api.Plugin)
 
 
-class FrameworkObserver(Protocol):
+class FrameworkObserver(TimingObserver, Protocol):
     """Told how long each extension point took and which plugins were asked."""
 
-    def extension_point(self, point: str, status: str, seconds: float) -> None:
+    def extension_point(self, profile: str, point: str, status: str, seconds: float) -> None:
         """An extension point ran once."""
         ...
 
-    def evaluated(self, plugin: str, point: str) -> None:
+    def evaluated(self, profile: str, plugin: str, point: str) -> None:
         """A plugin was asked in PreFilter, Filter, PreScore or Score."""
         ...
 
@@ -56,43 +62,25 @@ class PreFiltered:
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """Scores of the nodes `rows`: total, and per plugin the normalised scores before weighting."""
+    """Scores of the nodes `rows`: totals, and for each plugin what it gave and that normalised, before weighting.
+
+    `by_extender` is what each extender added to the totals.
+    """
 
     rows: Indices
     totals: NDArray[np.int64]
     by_plugin: Mapping[str, NDArray[np.int64]]
-
-
-class _WhatIf:
-    """Answers a PostFilter's questions with the Filter plugins of one profile."""
-
-    def __init__(self, framework: Framework, snapshot: Snapshot) -> None:
-        self._framework = framework
-        self._snapshot = snapshot
-
-    def judge(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
-        """See `interfaces.WhatIf`."""
-        one = self._snapshot.single(node)
-        diagnosis = Diagnosis(names=(node.name,))
-        status, _ = self._framework.run_filter(state, pod, one, one.all(), diagnosis)
-        if not status.ok or not diagnosis.refusals:
-            return status
-        refusal = diagnosis.refusals[0]
-        return next(status for _, status in refusal.statuses()).by(refusal.plugin)
-
-    def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
-        """See `interfaces.WhatIf`."""
-        node.add_pod(added)
-        return self._framework.run_add_pod(state, pod, added, node)
-
-    def remove_pod(self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo) -> Status:
-        """See `interfaces.WhatIf`."""
-        node.remove_pod(removed.uid)
-        return self._framework.run_remove_pod(state, pod, removed, node)
+    raw: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    weights: Mapping[str, int] = field(default_factory=dict)
+    by_extender: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
 class Framework:
-    """One profile: its plugins in order, their weights, and what they want of snapshot and queue."""
+    """One profile: its plugins in order, their weights, and what they want of snapshot and queue.
+
+    `points` gives the names of the plugins at each extension point (under the names of `points.POINTS`) in order;
+    None lets each take part everywhere it can. A call over `budget_seconds` is reported to the observer.
+    """
 
     def __init__(
         self,
@@ -101,30 +89,38 @@ class Framework:
         weights: Mapping[str, int],
         observer: FrameworkObserver,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        points: Mapping[str, Sequence[str]] | None = None,
+        extenders: Sequence[Extender] = (),
+        nominations: api.Nominations = api.NOTHING,
+        budget_seconds: float = BUDGET_SECONDS,
     ) -> None:
         self.profile = profile
         self.plugins = tuple(plugins)
         self._observer = observer
         self._monotonic = monotonic
-        self._pre_enqueue = tuple(p for p in self.plugins if isinstance(p, api.PreEnqueuePlugin))
-        self._pre_filter = tuple(p for p in self.plugins if isinstance(p, api.PreFilterPlugin))
-        self._filter = tuple(p for p in self.plugins if isinstance(p, api.FilterPlugin))
-        self._post_filter = tuple(p for p in self.plugins if isinstance(p, api.PostFilterPlugin))
-        self._pre_score = tuple(p for p in self.plugins if isinstance(p, api.PreScorePlugin))
-        self._score = tuple(p for p in self.plugins if isinstance(p, api.ScorePlugin))
-        self._reserve = tuple(p for p in self.plugins if isinstance(p, api.ReservePlugin))
-        self._permit = tuple(p for p in self.plugins if isinstance(p, api.PermitPlugin))
-        self._pre_bind = tuple(p for p in self.plugins if isinstance(p, api.PreBindPlugin))
-        self._bind = tuple(p for p in self.plugins if isinstance(p, api.BindPlugin))
-        self._post_bind = tuple(p for p in self.plugins if isinstance(p, api.PostBindPlugin))
+        self._clock = PluginClock(observer, monotonic, budget_seconds)
+        self._extenders = in_order(extenders)
+        self._nominations = nominations
+        self._nominated = NominatedFilter(self._judge, self, nominations)
+        lists = PluginLists(self.plugins, points)
+        self._pre_enqueue = lists.at("preEnqueue", [p for p in self.plugins if isinstance(p, api.PreEnqueuePlugin)])
+        self._pre_filter = lists.at("preFilter", [p for p in self.plugins if isinstance(p, api.PreFilterPlugin)])
+        self._filter = lists.at("filter", [p for p in self.plugins if isinstance(p, api.FilterPlugin)])
+        self._post_filter = lists.at("postFilter", [p for p in self.plugins if isinstance(p, api.PostFilterPlugin)])
+        self._pre_score = lists.at("preScore", [p for p in self.plugins if isinstance(p, api.PreScorePlugin)])
+        self._score = lists.at("score", [p for p in self.plugins if isinstance(p, api.ScorePlugin)])
+        self._reserve = lists.at("reserve", [p for p in self.plugins if isinstance(p, api.ReservePlugin)])
+        self._permit = lists.at("permit", [p for p in self.plugins if isinstance(p, api.PermitPlugin)])
+        self._pre_bind = lists.at("preBind", [p for p in self.plugins if isinstance(p, api.PreBindPlugin)])
+        self._bind = lists.at("bind", [p for p in self.plugins if isinstance(p, api.BindPlugin)])
+        self._post_bind = lists.at("postBind", [p for p in self.plugins if isinstance(p, api.PostBindPlugin)])
         self._weights = {plugin.name: weights.get(plugin.name) or 1 for plugin in self._score}
-        self._sort = self._check(weights)
-        self.registrations = registrations_of(self.plugins)
+        self._sort = self._check(lists, weights)
+        self.registrations = registrations_of(self.plugins, self._extenders)
 
-    def _check(self, weights: Mapping[str, int]) -> api.QueueSortPlugin:
-        problems = []
-        names = [plugin.name for plugin in self.plugins]
-        problems += [f"plugin {name} is enabled twice" for name in sorted({n for n in names if names.count(n) > 1})]
+    def _check(self, lists: PluginLists, weights: Mapping[str, int]) -> api.QueueSortPlugin:
+        problems = list(lists.problems)
         problems += [
             f"weight of {name}: the plugin does not score in this profile (those that do: {', '.join(self._weights)})"
             for name in weights
@@ -133,15 +129,26 @@ class Framework:
         problems += [
             f"weight of {name} is {value}; it must be 0 or more" for name, value in weights.items() if value < 0
         ]
-        sorts = tuple(p for p in self.plugins if isinstance(p, api.QueueSortPlugin))
+        sorts = lists.at("queueSort", [p for p in self.plugins if isinstance(p, api.QueueSortPlugin)])
         if len(sorts) != 1:
             given = ", ".join(plugin.name for plugin in sorts) or "none"
             problems.append(f"exactly one queue sort plugin must be enabled, such as PrioritySort; enabled: {given}")
-        if not self._bind:
+        if not self._bind and not any(extender.binds for extender in self._extenders):
             problems.append("no bind plugin is enabled, so nothing could be placed; enable DefaultBinder")
         if problems:
             raise SettingsError([f"profile {self.profile}: {problem}" for problem in problems])
         return sorts[0]
+
+    # What the host asks.
+
+    @property
+    def kinds(self) -> Sequence[Kind[Any]]:
+        """Objects beside pods and nodes that the plugins want listed."""
+        return tuple({kind.plural: kind for plugin in self.plugins for kind in plugin.kinds()}.values())
+
+    def hung(self, limit_seconds: float = HUNG_SECONDS) -> Sequence[str]:
+        """A sentence about each plugin that has been asked more than `limit_seconds` ago and has not answered."""
+        return self._clock.hung(limit_seconds)
 
     # What snapshot and queue ask.
 
@@ -158,7 +165,7 @@ class Framework:
     def run_pre_enqueue(self, pod: PodInfo, first: str = "") -> Status:
         """Success, or the first answer that is not; the plugin named `first` is asked before the others."""
         for plugin in sorted(self._pre_enqueue, key=lambda plugin: plugin.name != first):
-            status = ask_status(plugin, "PreEnqueue", plugin.pre_enqueue, pod)
+            status = self._clock.ask("PreEnqueue", False, ask_status, plugin, "PreEnqueue", plugin.pre_enqueue, pod)
             if not status.ok:
                 return status
         return SUCCESS
@@ -167,7 +174,10 @@ class Framework:
 
     def run_pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis) -> PreFiltered:
         """Ask all PreFilter plugins; which nodes are left to judge, or why none is."""
-        return self._timed("PreFilter", lambda: self._run_pre_filter(state, pod, snapshot, diagnosis))
+        started = self._monotonic()
+        result = self._run_pre_filter(state, pod, snapshot, diagnosis)
+        self._observed("PreFilter", result.status, started)
+        return result
 
     def _run_pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis) -> PreFiltered:
         rows = snapshot.all()
@@ -177,8 +187,8 @@ class Framework:
         narrowers: list[str] = []
         rejection: Status | None = None
         for plugin in self._pre_filter:
-            self._observer.evaluated(plugin.name, "PreFilter")
-            answer = ask_pre_filter(plugin, state, pod, snapshot)
+            self._observer.evaluated(self.profile, plugin.name, "PreFilter")
+            answer = self._clock.ask("PreFilter", state.sampled, ask_pre_filter, plugin, state, pod, snapshot)
             status = answer.status
             if status.skipped:
                 skipped.add(plugin.name)
@@ -215,18 +225,39 @@ class Framework:
     def run_filter(
         self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices, diagnosis: Diagnosis
     ) -> tuple[Status, Indices]:
-        """(Success or Error, rows of the nodes that every plugin lets pass); refusals go to `diagnosis`."""
+        """(Success or Error, rows of the nodes that every plugin lets pass); refusals go to `diagnosis`.
+
+        Where pods that do not give way to `pod` are nominated to a node, it must suit with and without them.
+        """
         started = self._monotonic()
+        status, rows = self._nominated.run(state, pod, snapshot, rows, diagnosis)
+        self._observed("Filter", status, started)
+        return status, rows
+
+    def _judge(
+        self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices, diagnosis: Diagnosis
+    ) -> tuple[Status, Indices]:
         status = SUCCESS
         for plugin in self._filter:
             if plugin.name in state.skip_filter or not len(rows):
                 continue
-            self._observer.evaluated(plugin.name, "Filter")
-            status, rows = ask_filter(plugin, state, pod, snapshot, rows, diagnosis)
+            self._observer.evaluated(self.profile, plugin.name, "Filter")
+            status, rows = self._clock.ask(
+                "Filter", state.sampled, ask_filter, plugin, state, pod, snapshot, rows, diagnosis
+            )
             if not status.ok:
                 break
-        self._observer.extension_point("Filter", status.label, self._monotonic() - started)
         return status, rows
+
+    def run_extender_filters(
+        self, pod: PodInfo, snapshot: Snapshot, rows: Indices, diagnosis: Diagnosis
+    ) -> tuple[Status, Indices]:
+        """(Success or Error, rows that the extenders keep of those that the plugins let pass)."""
+        return filter_by(self._extenders, pod, snapshot, rows, diagnosis) if self._extenders else (SUCCESS, rows)
+
+    def nominated_node(self, pod: PodInfo) -> str:
+        """Where room was made for the pod; empty when it was not."""
+        return self._nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
 
     def run_add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
         """Tell the PreFilter plugins that `added` is taken to be on `node`; the first failure ends it."""
@@ -247,7 +278,7 @@ class Framework:
             status = ask_status(plugin, what, call, plugin)
             if not status.ok:
                 break
-        self._observer.extension_point(f"PreFilterExtension{what}", status.label, self._monotonic() - started)
+        self._observed(f"PreFilterExtension{what}", status, started)
         return status
 
     @property
@@ -255,51 +286,66 @@ class Framework:
         """Whether anything can make room for a pod that fits nowhere."""
         return bool(self._post_filter)
 
-    def run_post_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis) -> Status:
+    def run_post_filter(
+        self, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis
+    ) -> api.PostFilterResult:
         """Ask the PostFilter plugins until one answers anything but Unschedulable."""
         started = self._monotonic()
-        status = unresolvable()
+        result = api.PostFilterResult(unresolvable())
+        what_if = WhatIf(self._nominated, self, snapshot)
         for plugin in self._post_filter:
-            status = ask_post_filter(plugin, state, pod, snapshot, diagnosis, _WhatIf(self, snapshot))
-            if status.code is not Code.UNSCHEDULABLE:
+            answer = self._clock.ask(
+                "PostFilter", state.sampled, ask_post_filter, plugin, state, pod, snapshot, diagnosis, what_if
+            )
+            # A nomination that one plugin took back stays so where the next has nothing to say about it.
+            result = api.PostFilterResult(
+                answer.status, result.nominate if answer.nominate is None else answer.nominate
+            )
+            if answer.status.code is not Code.UNSCHEDULABLE:
                 break
-        self._observer.extension_point("PostFilter", status.label, self._monotonic() - started)
-        return status
+        self._observed("PostFilter", result.status, started)
+        return result
 
     def run_score(
         self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices
     ) -> tuple[Status, ScoreTable]:
-        """PreScore, Score, NormalizeScore and weights. With no plugin to score, each node gets 1."""
-        started = self._monotonic()
-        empty = ScoreTable(rows, np.zeros(len(rows), dtype=np.int64), {})
-        status = self._run_pre_score(state, pod, snapshot, rows)
-        self._observer.extension_point("PreScore", status.label, self._monotonic() - started)
-        if not status.ok:
-            return status, empty
-        started = self._monotonic()
+        """PreScore, Score, NormalizeScore, weights and extenders. With nothing that scores, each node gets 1."""
         totals = np.zeros(len(rows), dtype=np.int64)
+        started = self._monotonic()
+        status = self._run_pre_score(state, pod, snapshot, rows)
+        self._observed("PreScore", status, started)
+        if not status.ok:
+            return status, ScoreTable(rows, totals, {})
+        raw: dict[str, NDArray[Any]] = {}
         by_plugin: dict[str, NDArray[np.int64]] = {}
+        started = self._monotonic()
         for plugin in self._score:
             if plugin.name in state.skip_score:
                 continue
-            self._observer.evaluated(plugin.name, "Score")
-            status, scores = ask_score(plugin, state, pod, snapshot, rows)
+            self._observer.evaluated(self.profile, plugin.name, "Score")
+            scored = self._clock.ask("Score", state.sampled, ask_score, plugin, state, pod, snapshot, rows)
+            status = scored.status
             if not status.ok:
                 break
-            by_plugin[plugin.name] = scores
-            totals += scores * self._weights[plugin.name]
-        self._observer.extension_point("Score", status.label, self._monotonic() - started)
+            raw[plugin.name], by_plugin[plugin.name] = scored.raw, scored.normalised
+            totals += scored.normalised * self._weights[plugin.name]
+        self._observed("Score", status, started)
         if not status.ok:
-            return status, empty
-        if not self._score:
+            return status, ScoreTable(rows, totals, {})
+        by_extender = score_by(self._extenders, pod, snapshot, rows) if self._extenders else {}
+        for added in by_extender.values():
+            totals += added
+        if not self._score and not by_extender:
             totals += 1
-        return SUCCESS, ScoreTable(rows, totals, by_plugin)
+        return SUCCESS, ScoreTable(rows, totals, by_plugin, raw, self._weights, by_extender)
 
     def _run_pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:
         skipped: set[str] = set()
         for plugin in self._pre_score:
-            self._observer.evaluated(plugin.name, "PreScore")
-            status = ask_status(plugin, "PreScore", plugin.pre_score, state, pod, snapshot, rows)
+            self._observer.evaluated(self.profile, plugin.name, "PreScore")
+            status = self._clock.ask(
+                "PreScore", state.sampled, ask_status, plugin, "PreScore", plugin.pre_score, state, pod, snapshot, rows
+            )
             if status.skipped:
                 skipped.add(plugin.name)
             elif not status.ok:
@@ -309,20 +355,11 @@ class Framework:
 
     def run_reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> Status:
         """Reserve in order; the first that does not agree ends it. The caller then runs `run_unreserve`."""
-        return self._in_order("Reserve", self._reserve, lambda plugin: plugin.reserve(state, pod, node_name))
+        return self._in_order(state, "Reserve", self._reserve, lambda plugin: plugin.reserve(state, pod, node_name))
 
     def run_unreserve(self, state: CycleState, pod: PodInfo, node_name: str) -> tuple[Status, ...]:
         """Unreserve all, last first, also those whose Reserve never ran. Returns what went wrong."""
-        started = self._monotonic()
-        problems = []
-        for plugin in reversed(self._reserve):
-            try:
-                plugin.unreserve(state, pod, node_name)
-            except Exception as error:  # noqa: BLE001  # the books of the other plugins must still be undone
-                problems.append(failed(f"Unreserve raised: {error!r}", error).by(plugin.name))
-        label = problems[0].label if problems else SUCCESS.label
-        self._observer.extension_point("Unreserve", label, self._monotonic() - started)
-        return tuple(problems)
+        return self._all("Unreserve", self._reserve[::-1], lambda plugin: plugin.unreserve(state, pod, node_name))
 
     def run_permit(self, state: CycleState, pod: PodInfo, node_name: str) -> tuple[Status, Mapping[str, float]]:
         """(Success, WAIT, or what ended it; how long each plugin that waits does so at most, in seconds).
@@ -333,60 +370,66 @@ class Framework:
         result = SUCCESS
         waits: dict[str, float] = {}
         for plugin in self._permit:
-            status, seconds = ask_permit(plugin, state, pod, node_name)
+            status, seconds = self._clock.ask("Permit", state.sampled, ask_permit, plugin, state, pod, node_name)
             if status.code is Code.WAIT:
                 waits[plugin.name] = seconds
                 result = result if result.code is Code.WAIT else status
             elif not status.ok:
                 result, waits = status, {}
                 break
-        self._observer.extension_point("Permit", result.label, self._monotonic() - started)
+        self._observed("Permit", result, started)
         return result, waits
 
     # The binding cycle.
 
     def run_pre_bind(self, state: CycleState, pod: PodInfo, node_name: str) -> Status:
         """PreBind in order; the first that does not agree ends it."""
-        return self._in_order("PreBind", self._pre_bind, lambda plugin: plugin.pre_bind(state, pod, node_name))
+        return self._in_order(state, "PreBind", self._pre_bind, lambda plugin: plugin.pre_bind(state, pod, node_name))
 
     def run_bind(self, state: CycleState, pod: PodInfo, node_name: str) -> Status:
-        """The first Bind plugin that does not Skip decides; all Skip is an Error."""
+        """An extender that binds this pod, else the first Bind plugin that does not Skip; all Skip is an Error."""
         started = self._monotonic()
-        status = SUCCESS
-        for plugin in self._bind:
-            status = ask_status(plugin, "Bind", plugin.bind, state, pod, node_name)
-            if not status.skipped:
-                break
-        if status.skipped:
-            status = failed("every bind plugin skipped the pod").by(self._bind[-1].name)
-        self._observer.extension_point("Bind", status.label, self._monotonic() - started)
+        status = bind_by(self._extenders, pod, node_name) if self._extenders else None
+        if status is None:
+            status = self._bind_by_plugin(state, pod, node_name)
+        self._observed("Bind", status, started)
         return status
+
+    def _bind_by_plugin(self, state: CycleState, pod: PodInfo, node_name: str) -> Status:
+        for plugin in self._bind:
+            status = self._clock.ask(
+                "Bind", state.sampled, ask_status, plugin, "Bind", plugin.bind, state, pod, node_name
+            )
+            if not status.skipped:
+                return status
+        return failed("every bind plugin skipped the pod").by(self._bind[-1].name if self._bind else "")
 
     def run_post_bind(self, state: CycleState, pod: PodInfo, node_name: str) -> tuple[Status, ...]:
         """Tell the PostBind plugins. Returns what went wrong; the placement stands."""
-        started = self._monotonic()
-        problems = []
-        for plugin in self._post_bind:
-            try:
-                plugin.post_bind(state, pod, node_name)
-            except Exception as error:  # noqa: BLE001  # the placement stands whatever a plugin makes of the news
-                problems.append(failed(f"PostBind raised: {error!r}", error).by(plugin.name))
-        label = problems[0].label if problems else SUCCESS.label
-        self._observer.extension_point("PostBind", label, self._monotonic() - started)
-        return tuple(problems)
+        return self._all("PostBind", self._post_bind, lambda plugin: plugin.post_bind(state, pod, node_name))
 
-    def _in_order(self, point: str, plugins: Sequence[P], ask: Callable[[P], Status]) -> Status:
+    def _in_order(self, state: CycleState, point: str, plugins: Sequence[P], ask: Callable[[P], Status]) -> Status:
+        """Ask one after the other; the first that does not agree ends it."""
         started = self._monotonic()
         status = SUCCESS
         for plugin in plugins:
-            status = ask_status(plugin, point, ask, plugin)
+            status = self._clock.ask(point, state.sampled, ask_status, plugin, point, ask, plugin)
             if not status.ok:
                 break
-        self._observer.extension_point(point, status.label, self._monotonic() - started)
+        self._observed(point, status, started)
         return status
 
-    def _timed(self, point: str, run: Callable[[], PreFiltered]) -> PreFiltered:
+    def _all(self, point: str, plugins: Sequence[P], tell: Callable[[P], None]) -> tuple[Status, ...]:
+        """Tell every plugin, whatever the others make of it; what went wrong."""
         started = self._monotonic()
-        result = run()
-        self._observer.extension_point(point, result.status.label, self._monotonic() - started)
-        return result
+        problems = []
+        for plugin in plugins:
+            try:
+                self._clock.ask(point, False, tell, plugin)
+            except Exception as error:  # noqa: BLE001  # the others must still be told
+                problems.append(failed(f"{point} raised: {error!r}", error).by(plugin.name))
+        self._observed(point, problems[0] if problems else SUCCESS, started)
+        return tuple(problems)
+
+    def _observed(self, point: str, status: Status, started: float) -> None:
+        self._observer.extension_point(self.profile, point, status.label, self._monotonic() - started)

@@ -43,12 +43,20 @@ class Silent:
         self.moves: list[tuple[str, str]] = []
         self.asked: list[tuple[str, str]] = []
         self.hint_errors: list[str] = []
+        self.took: list[tuple[str, str, str]] = []
+        self.over: list[tuple[str, str]] = []
 
-    def extension_point(self, point: str, status: str, seconds: float) -> None:
+    def extension_point(self, profile: str, point: str, status: str, seconds: float) -> None:
         pass
 
-    def evaluated(self, plugin: str, point: str) -> None:
+    def evaluated(self, profile: str, plugin: str, point: str) -> None:
         self.asked.append((plugin, point))
+
+    def plugin_took(self, plugin: str, point: str, status: str, seconds: float) -> None:
+        self.took.append((plugin, point, status))
+
+    def over_budget(self, plugin: str, point: str, seconds: float) -> None:
+        self.over.append((plugin, point))
 
     def incoming(self, queue: str, event: str) -> None:
         self.moves.append((queue, event))
@@ -145,14 +153,14 @@ def handle(wall: Clock | None = None) -> Handle:
     )
 
 
-def framework(*plugins: Any, weights: dict[str, int] | None = None, observer: Any = None) -> Framework:
+def framework(*plugins: Any, weights: dict[str, int] | None = None, observer: Any = None, **more: Any) -> Framework:
     """A profile of these plugins, with order and binding added where they are missing."""
     from scheduler_plugins.plugins.default_binder import DefaultBinder
     from scheduler_plugins.plugins.priority_sort import PrioritySort
 
     present = {plugin.name for plugin in plugins}
     extra = [p for p in (PrioritySort(), DefaultBinder(handle())) if p.name not in present]
-    return Framework("test", [*plugins, *extra], weights or {}, observer or Silent())
+    return Framework("test", [*plugins, *extra], weights or {}, observer or Silent(), **more)
 
 
 def snapshot_of(profile: Framework, nodes: list[Node], placed: dict[str, list[Pod]] | None = None) -> Snapshot:
