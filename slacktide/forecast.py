@@ -127,6 +127,9 @@ AGEING_TTLS = 3.0
 MAX_CLOCK_SKEW_SECONDS = 60.0
 """A forecast from further in the future than this is not trusted."""
 
+MAX_TTL_SECONDS = 86_400.0
+"""A forecast that claims to stay fresh for longer than this is not believed."""
+
 _SHARE_SCALE = 1 << 30
 
 
@@ -136,7 +139,7 @@ def decode(text: str) -> Forecast:
         forecast = msgspec.json.decode(text, type=Forecast)
     except msgspec.MsgspecError as error:
         raise ForecastError(f"annotation is no forecast: {error}") from error
-    if forecast.version != 1 or not forecast.ttl_seconds > 0:
+    if forecast.version != 1 or not 0 < forecast.ttl_seconds <= MAX_TTL_SECONDS:
         raise ForecastError(f"forecast version {forecast.version} with ttl {forecast.ttl_seconds} is not understood")
     return forecast
 

@@ -32,6 +32,12 @@ KOORDINATOR_PLACEMENT_ANNOTATION: Final = "scheduling.koordinator.sh/resource-st
 FORECAST_ANNOTATION: Final = "slacktide.io/forecast"
 """Node annotation that carries `slacktide.forecast.Forecast` as JSON."""
 
+GPUS_ANNOTATION: Final = "slacktide.io/gpus"
+"""Node annotation that carries `slacktide.gpus.Gpus` as JSON."""
+
+EXPECTED_LIFE_ANNOTATION: Final = "slacktide.io/expected-life-seconds"
+"""Pod annotation: how long the pod expects to run, in seconds."""
+
 SCHEDULER_NAME: Final = "slacktide-scheduler"
 """Default `spec.schedulerName` of the second scheduler."""
 

@@ -1,15 +1,15 @@
 """BatchForecast: places best-effort pods by the room that the forecast of each node leaves.
 
-Filter: the forecast must be there, readable, fresh or ageing by this process's clock, not closed, and leave room for
-the pod beside what is sold (batch requests of all pods on the node, assumed ones included). Missing or unreadable means
-no room, never some. Score: the share of the node that is still free at the forecast peak after the placement. Pods of
-other tiers are not judged.
+Filter: the forecast must be there, readable, fresh or ageing by this process's clock, not closed, look as far ahead as
+the pod says that it lives, and leave room for the pod beside what is sold (batch requests of all pods on the node,
+assumed ones included). Missing or unreadable means no room, never some. Score: see `batch_score`. Pods of other tiers
+are not judged.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from scheduler_plugins.framework.events import NODE, POD, Action, ClusterEvent, Hint, Registration
 from scheduler_plugins.framework.interfaces import (
-    MAX_SCORE,
     EnqueueExtensions,
     FilterPlugin,
     Handle,
@@ -28,67 +27,45 @@ from scheduler_plugins.framework.interfaces import (
     ScorePlugin,
 )
 from scheduler_plugins.framework.node_info import NodeInfo
-from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
-from scheduler_plugins.framework.registry import NoArgs, Registry
-from scheduler_plugins.framework.snapshot import Bools, Column, Floats, Indices, Ints, Snapshot
+from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.snapshot import Bools, Column, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
-from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status
+from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable
 from scheduler_plugins.framework.verdicts import Verdicts
 from scheduler_plugins.plugins.amounts import in_words
+from scheduler_plugins.plugins.batch_room import batch_resources
+from scheduler_plugins.plugins.batch_score import BatchForecastArgs, BatchScore
+from scheduler_plugins.plugins.expected_life import expected_life
 from scheduler_plugins.plugins.hints import assigned, node_of, pod_of
+from scheduler_plugins.plugins.node_forecast import AGE_COLUMNS, MISSING, forecast_of, latest_of, reader, trust
 from slacktide import forecast as wire
-from slacktide.names import FORECAST_ANNOTATION
-from slacktide.objects import Node
+from slacktide.names import EXPECTED_LIFE_ANNOTATION, FORECAST_ANNOTATION
 from slacktide.tier import Tier
 
-_AT: Final = "BatchForecast/at"
-_TTL: Final = "BatchForecast/ttl"
 _OPEN: Final = "BatchForecast/open"
+_READABLE: Final = "BatchForecast/readable"
+_HORIZON: Final = "BatchForecast/horizon"
 
-
-@functools.lru_cache(maxsize=64)
-def _decode(text: str) -> wire.Forecast | str:
-    """The forecast, or what is wrong with the text. One node's columns are read one after the other."""
-    try:
-        return wire.decode(text)
-    except wire.ForecastError as error:
-        return str(error)
-
-
-def _forecast_of(node: Node | None) -> wire.Forecast | str:
-    text = node.metadata.annotations.get(FORECAST_ANNOTATION) if node is not None else None
-    return "missing" if text is None else _decode(text)
-
-
-def _reader(read: Callable[[wire.Forecast], float | int | bool | None]) -> Callable[[NodeInfo], float | int | bool]:
-    """Column reader: 0 where there is no forecast or it does not say, so that there is no room."""
-
-    def column(node: NodeInfo) -> float | int | bool:
-        forecast = _forecast_of(node.node)
-        value = None if isinstance(forecast, str) else read(forecast)
-        return 0 if value is None else max(-LARGEST, min(LARGEST, value))
-
-    return column
+_NO_FORECAST: Final = 1
+_UNREADABLE: Final = 2
+_EXPIRED: Final = 3
+_FUTURE: Final = 4
+_CLOSED: Final = 5
+_TOO_SHORT: Final = 6
+_LACKING: Final = 8
+_NEVER: Final = 16
+"""Kinds of refusal. To the last two the resources that lack are added, 1 and 2."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Resource:
-    """One batch resource: its name, the stock resource behind it, and how to read the terms of a forecast."""
+class _Judged:
+    """What Filter found of the nodes that it was asked about, one value a node."""
 
-    name: str
-    stock: str
-    of: Callable[[wire.Amount], int | None]
-
-    @property
-    def reclaimable(self) -> str:
-        return f"BatchForecast/reclaimable/{self.stock}"
-
-    @property
-    def capacity(self) -> str:
-        return f"BatchForecast/capacity/{self.stock}"
-
-    def need(self, pod: PodInfo) -> int:
-        return pod.batch_cpu_millis if self.stock == "cpu" else pod.batch_memory_bytes
+    now: float
+    life: float | None
+    kinds: NDArray[np.int8]
+    rooms: tuple[NDArray[np.int64], ...]
 
 
 class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions):
@@ -96,64 +73,125 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
 
     name = "BatchForecast"
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, args: BatchForecastArgs, handle: Handle) -> None:
         self._now = handle.wall_seconds
-        self._resources = (
-            _Resource(handle.cpu_resource, "cpu", lambda amount: amount.cpu_millis),
-            _Resource(handle.memory_resource, "memory", lambda amount: amount.memory_bytes),
-        )
+        self._resources = batch_resources(handle)
+        self._life_counts = args.refuse_beyond_horizon
+        self._score = BatchScore(args, handle, self._resources)
         self._words = functools.partial(
             in_words, millis=frozenset({handle.cpu_resource}), in_bytes=frozenset({handle.memory_resource})
         )
 
     def columns(self) -> Sequence[Column]:
-        """Age, openness, reclaimable amounts and node capacity."""
-        columns = [
-            Column(_AT, "float64", _reader(lambda forecast: forecast.at)),
-            Column(_TTL, "float64", _reader(lambda forecast: forecast.ttl_seconds)),
-            Column(_OPEN, "bool", _reader(lambda forecast: not forecast.closed)),
-        ]
-        for resource in self._resources:
-            of, stock = resource.of, resource.stock
-            columns.append(Column(resource.reclaimable, "int64", _reader(_reclaimable(of))))
-            columns.append(Column(resource.capacity, "int64", _capacity(stock)))
-        return columns
+        """Age, openness, horizon, reclaimable amounts and capacity, and what Score needs."""
+        return (
+            *AGE_COLUMNS,
+            Column(_READABLE, "int8", _readable),
+            Column(_OPEN, "bool", reader(_is_open)),
+            Column(_HORIZON, "float64", reader(_horizon)),
+            *(column for resource in self._resources for column in resource.columns()),
+            *self._score.columns(),
+        )
 
     def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:  # noqa: ARG002  # part of the extension point
-        """Skip for every tier but best effort."""
-        return PreFilterResult() if pod.tier is Tier.BE else PreFilterResult(SKIP)
+        """Skip for every tier but best effort; a pod whose stated life cannot be read is refused as a whole."""
+        if pod.tier is not Tier.BE:
+            return PreFilterResult(SKIP)
+        life = expected_life(pod) if self._life_counts else None
+        if isinstance(life, str):
+            return PreFilterResult(unresolvable(Reason("pod's expected life cannot be read", life)))
+        return PreFilterResult()
+
+    def _life(self, pod: PodInfo) -> float | None:
+        life = expected_life(pod) if self._life_counts else None
+        return None if isinstance(life, str) else life
 
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Refuses nodes without a usable forecast or without room."""
-        now = self._now()
-        share = _trust(snapshot, rows, now)
-        hopeless: Bools = share <= 0
-        short = np.zeros(len(rows), dtype=np.bool_)
-        for resource in self._resources:
+        now, life = self._now(), self._life(pod)
+        trusted = trust(snapshot, rows, now)
+        share = np.where(snapshot.column(_OPEN)[rows], trusted, 0.0)
+        unusable: Bools = share <= 0
+        if life is not None:
+            unusable |= snapshot.column(_HORIZON)[rows] < life
+        lacking = np.zeros(len(rows), dtype=np.int8)
+        never = np.zeros(len(rows), dtype=np.int8)
+        hopeless = unusable.copy()
+        rooms = []
+        for bit, resource in enumerate(self._resources):
             need = resource.need(pod)
-            if not need:
-                continue
-            reclaimable = snapshot.column(resource.reclaimable)[rows]
-            short |= need > _room(reclaimable, snapshot.requested(resource.name)[rows], share)
-            hopeless |= need > _room(reclaimable, np.zeros(len(rows), dtype=np.int64), share)
-            hopeless |= need > snapshot.column(resource.capacity)[rows]
+            room = resource.room(snapshot, rows, share)
+            rooms.append(room)
+            if need:
+                lacking |= (need > room).astype(np.int8) << bit
+                hopeless |= need > resource.most(snapshot, rows, share)
+                never |= (need > resource.capacity_of(snapshot, rows)).astype(np.int8) << bit
+        refused = unusable | (lacking > 0)
+        if not refused.any():
+            return Verdicts.where(refused, Code.UNSCHEDULABLE, lambda _: ())
+        kinds = self._kinds(snapshot, rows, trusted, now, never, lacking)
+        judged = _Judged(now, life, kinds, tuple(rooms))
         codes = np.where(hopeless, np.int8(Code.UNRESOLVABLE), np.int8(Code.UNSCHEDULABLE))
-        return Verdicts.where(short | hopeless, codes, lambda i: self._explain(pod, snapshot.nodes[rows[i]], now))
+        return Verdicts.where(
+            refused,
+            codes,
+            lambda i: self._explain(pod, snapshot.nodes[rows[i]], judged, i),
+            kinds=kinds,
+            miss=self._miss(pod, judged),
+        )
 
-    def _explain(self, pod: PodInfo, node: NodeInfo, now: float) -> tuple[Reason, ...]:
-        never = self._never(pod, node)
-        if never:
-            return never
-        forecast = _forecast_of(node.node)
+    @staticmethod
+    def _kinds(
+        snapshot: Snapshot,
+        rows: Indices,
+        trusted: NDArray[np.float64],
+        now: float,
+        never: NDArray[np.int8],
+        lacking: NDArray[np.int8],
+    ) -> NDArray[np.int8]:
+        """The first thing that is wrong with each node, in the order in which people should hear of it."""
+        readable, is_open = snapshot.column(_READABLE)[rows], snapshot.column(_OPEN)[rows]
+        ahead = snapshot.column(AGE_COLUMNS[0].name)[rows] > now
+        found = np.select(
+            [
+                never > 0,
+                readable == _NO_FORECAST,
+                readable == _UNREADABLE,
+                (trusted <= 0) & ahead,
+                trusted <= 0,
+                ~is_open,
+                lacking > 0,
+            ],
+            [_NEVER + never, _NO_FORECAST, _UNREADABLE, _FUTURE, _EXPIRED, _CLOSED, _LACKING + lacking],
+            _TOO_SHORT,
+        )
+        return found.astype(np.int8)
+
+    def _miss(self, pod: PodInfo, judged: _Judged) -> NDArray[np.float64]:
+        """What lacks, as a share of what is asked, where that is why; elsewhere there is no such measure."""
+        lacks = np.zeros(len(judged.kinds))
+        for resource, room in zip(self._resources, judged.rooms, strict=True):
+            need = resource.need(pod)
+            if need:
+                lacks += np.maximum(0, need - room) / need
+        return np.where((judged.kinds & _LACKING) > 0, lacks, np.inf)
+
+    def _explain(self, pod: PodInfo, node: NodeInfo, judged: _Judged, i: int) -> tuple[Reason, ...]:
+        kind = int(judged.kinds[i])
+        if kind & _NEVER:
+            return self._never(pod, node)
+        forecast = latest_of(node)
         if isinstance(forecast, str):
-            if forecast == "missing":
+            if forecast == MISSING:
                 return (Reason("node(s) without a forecast", f"no annotation {FORECAST_ANNOTATION}"),)
             return (Reason("node(s) with a forecast that cannot be read", forecast),)
-        if wire.freshness(forecast, now) is wire.Freshness.EXPIRED or wire.trust(forecast, now) <= 0:
-            return (_expired(forecast, now),)
-        if forecast.closed:
+        if kind in (_EXPIRED, _FUTURE):
+            return (_expired(forecast, judged.now),)
+        if kind == _CLOSED:
             return (Reason("node(s) closed for batch work", forecast.closed),)
-        return self._lacking(pod, node, forecast, now)
+        if kind == _TOO_SHORT:
+            return (_too_short(forecast, judged.life or 0.0),)
+        return self._lacking(pod, judged, i)
 
     def _never(self, pod: PodInfo, node: NodeInfo) -> tuple[Reason, ...]:
         reasons = []
@@ -168,19 +206,10 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
                 )
         return tuple(reasons)
 
-    def _lacking(self, pod: PodInfo, node: NodeInfo, forecast: wire.Forecast, now: float) -> tuple[Reason, ...]:
+    def _lacking(self, pod: PodInfo, judged: _Judged, i: int) -> tuple[Reason, ...]:
         reasons = []
-        for resource in self._resources:
-            sold = wire.Amount(cpu_millis=node.requested.get(resource.name, 0), memory_bytes=0)
-            offered = wire.Amount(cpu_millis=resource.of(forecast.reclaimable), memory_bytes=0)
-            single = wire.Forecast(
-                at=forecast.at,
-                ttl_seconds=forecast.ttl_seconds,
-                peak=forecast.peak,
-                reclaimable=offered,
-                terms=forecast.terms,
-            )
-            room, need = wire.room(single, sold, now).cpu_millis or 0, resource.need(pod)
+        for resource, rooms in zip(self._resources, judged.rooms, strict=True):
+            need, room = resource.need(pod), int(rooms[i])
             if need > room:
                 detail = f"needs {self._words(resource.name, need)}, room {self._words(resource.name, room)}"
                 reasons.append(Reason(f"no forecast room for {resource.name}", detail, float(need - room)))
@@ -191,15 +220,8 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
         return SUCCESS if pod.tier is Tier.BE else SKIP
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
-        """0..100: what is left of the room after the placement, against the node's capacity; the scarcer resource."""
-        share = _trust(snapshot, rows, self._now())
-        worst = np.ones(len(rows), dtype=np.float64)
-        for resource in self._resources:
-            sold = snapshot.requested(resource.name)[rows]
-            left = _room(snapshot.column(resource.reclaimable)[rows], sold, share) - resource.need(pod)
-            capacity = np.maximum(snapshot.column(resource.capacity)[rows], 1)
-            worst = np.minimum(worst, left / capacity)
-        return np.clip(worst, 0.0, 1.0) * MAX_SCORE
+        """0..100, see `batch_score`."""
+        return self._score.of(pod, snapshot, rows)
 
     def events_to_register(self) -> Sequence[Registration]:
         """A forecast that leaves more, more capacity, a new node, or a best-effort pod that left or shrank."""
@@ -220,10 +242,10 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
         """
         node = node_of(new)
         now = self._now()
-        forecast = _forecast_of(node)
+        forecast = forecast_of(node)
         if isinstance(forecast, str) or forecast.closed or wire.trust(forecast, now) <= 0:
             return Hint.SKIP
-        before = _forecast_of(node_of(old)) if old is not None else "missing"
+        before = forecast_of(node_of(old)) if old is not None else MISSING
         if isinstance(before, str) or before.closed or wire.trust(before, now) <= 0:
             return Hint.QUEUE
         if any(r.need(pod) > (r.of(forecast.reclaimable) or 0) for r in self._resources):
@@ -233,6 +255,7 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
         if node_of(old).status.capacity != node.status.capacity:
             return Hint.QUEUE
         grew = any((r.of(forecast.reclaimable) or 0) > (r.of(before.reclaimable) or 0) for r in self._resources)
+        grew = grew or (forecast.horizon_seconds or 0) > (before.horizon_seconds or 0)
         return Hint.QUEUE if grew else Hint.SKIP
 
     def _pod_left(self, _pod: PodInfo, old: Any, _new: Any) -> Hint:
@@ -246,30 +269,20 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
         return Hint.QUEUE if assigned(changed) or changed.uid == pod.uid else Hint.SKIP
 
 
-def _reclaimable(of: Callable[[wire.Amount], int | None]) -> Callable[[wire.Forecast], int | None]:
-    return lambda forecast: of(forecast.reclaimable)
+def _is_open(forecast: wire.Forecast) -> bool:
+    return not forecast.closed
 
 
-def _capacity(stock: str) -> Callable[[NodeInfo], int]:
-    return lambda node: node.capacity.get(stock, 0)
+def _horizon(forecast: wire.Forecast) -> float | None:
+    return forecast.horizon_seconds
 
 
-def _trust(snapshot: Snapshot, rows: Indices, now: float) -> Floats:
-    """`slacktide.forecast.trust` of all rows at once, 0 where closed or without a forecast."""
-    ttl = snapshot.column(_TTL)[rows]
-    known = ttl > 0
-    age = now - snapshot.column(_AT)[rows]
-    over = age / np.where(known, ttl, 1.0) - 1.0
-    share = np.where(over <= 0, 1.0, np.maximum(0.0, 1.0 - over / (wire.AGEING_TTLS - 1.0)))
-    usable = known & snapshot.column(_OPEN)[rows] & (age >= -wire.MAX_CLOCK_SKEW_SECONDS)
-    trusted: Floats = np.where(usable, share, 0.0)
-    return trusted
-
-
-def _room(reclaimable: Ints, sold: Ints, share: Floats) -> Ints:
-    """`slacktide.forecast.room` of all rows at once."""
-    room: Ints = np.maximum(0, ((reclaimable - sold) * share).astype(np.int64))
-    return room
+def _readable(info: NodeInfo) -> int:
+    """0, or the kind of refusal that the annotation as such leads to."""
+    forecast = latest_of(info)
+    if isinstance(forecast, str):
+        return _NO_FORECAST if forecast == MISSING else _UNREADABLE
+    return 0
 
 
 def _expired(forecast: wire.Forecast, now: float) -> Reason:
@@ -280,6 +293,14 @@ def _expired(forecast: wire.Forecast, now: float) -> Reason:
     return Reason("forecast expired", f"{late:.0f} s ago", late)
 
 
+def _too_short(forecast: wire.Forecast, life: float) -> Reason:
+    text = "forecast does not look as far ahead as the pod lives"
+    if forecast.horizon_seconds is None:
+        return Reason(text, f"{EXPECTED_LIFE_ANNOTATION} {life:.0f}, the forecast does not say how far it looks")
+    detail = f"{EXPECTED_LIFE_ANNOTATION} {life:.0f}, it looks {forecast.horizon_seconds:.0f} s ahead"
+    return Reason(text, detail, life - forecast.horizon_seconds)
+
+
 def register(registry: Registry) -> None:
     """Make the plugin known by its name."""
-    registry.register(BatchForecast.name, lambda _args, handle: BatchForecast(handle), NoArgs)
+    registry.register(BatchForecast.name, BatchForecast, BatchForecastArgs)

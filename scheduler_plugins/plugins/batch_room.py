@@ -1,0 +1,76 @@
+"""What each node may still sell of the batch resources by its forecast, for all nodes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler_plugins.framework.interfaces import Handle
+from scheduler_plugins.framework.node_info import NodeInfo
+from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.snapshot import Column, Floats, Indices, Ints, Snapshot
+from scheduler_plugins.plugins.node_forecast import latest_of
+from slacktide.forecast import Amount
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResource:
+    """One batch resource: its name, the stock resource behind it, and how to read an amount of a forecast."""
+
+    name: str
+    stock: str
+    of: Callable[[Amount], int | None]
+
+    @property
+    def _reclaimable(self) -> str:
+        return f"BatchRoom/reclaimable/{self.stock}"
+
+    @property
+    def _capacity(self) -> str:
+        return f"BatchRoom/capacity/{self.stock}"
+
+    def columns(self) -> Sequence[Column]:
+        """What the methods below need of the snapshot."""
+        return (
+            Column(self._reclaimable, "int64", self._reclaimable_of),
+            Column(self._capacity, "int64", lambda info: info.capacity.get(self.stock, 0)),
+        )
+
+    def _reclaimable_of(self, info: NodeInfo) -> int:
+        """Never more than the whole node, whatever the annotation says; 0 where it says nothing."""
+        forecast = latest_of(info)
+        amount = None if isinstance(forecast, str) else self.of(forecast.reclaimable)
+        return 0 if amount is None else max(0, min(amount, info.capacity.get(self.stock, 0)))
+
+    def need(self, pod: PodInfo) -> int:
+        """What `pod` asks for, in millicores or bytes."""
+        return pod.batch_cpu_millis if self.stock == "cpu" else pod.batch_memory_bytes
+
+    def capacity_of(self, snapshot: Snapshot, rows: Indices) -> Ints:
+        """All that each node has of the stock resource."""
+        capacity: Ints = snapshot.column(self._capacity)[rows]
+        return capacity
+
+    def room(self, snapshot: Snapshot, rows: Indices, share: Floats) -> Ints:
+        """`slacktide.forecast.room` beside what is sold, assumed pods included; `share` is the trust in each node."""
+        left = snapshot.column(self._reclaimable)[rows] - snapshot.requested(self.name)[rows]
+        return _scaled(left, share)
+
+    def most(self, snapshot: Snapshot, rows: Indices, share: Floats) -> Ints:
+        """The room if nothing were sold."""
+        return _scaled(snapshot.column(self._reclaimable)[rows], share)
+
+
+def _scaled(left: Ints, share: Floats) -> Ints:
+    room: Ints = np.maximum(0, left * share).astype(np.int64)
+    return room
+
+
+def batch_resources(handle: Handle) -> tuple[BatchResource, BatchResource]:
+    """CPU and memory under the names that this cluster uses."""
+    return (
+        BatchResource(handle.cpu_resource, "cpu", lambda amount: amount.cpu_millis),
+        BatchResource(handle.memory_resource, "memory", lambda amount: amount.memory_bytes),
+    )

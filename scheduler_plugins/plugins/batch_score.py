@@ -1,0 +1,147 @@
+"""Score of BatchForecast: how well a best-effort pod would fare on each node.
+
+```
+score = 100 * (headroom*w1 + trust * (steady*w2 + calm*w3 + cold*w4)) / (w1+w2+w3+w4)
+```
+
+headroom  share of the node that is left of the room after the placement, the scarcer of CPU and memory
+steady    1 less how far LS and SYSTEM are expected to rise above now, as a share of the node, the worse resource
+calm      1 less how full the CPU gets: LS and SYSTEM now, all batch sold and this pod, as a share of the node
+cold      1 less binds of best-effort pods in the last minutes, each fading with time: they do not show in samples yet
+trust     of the forecast: 1 while fresh, falling to 0; headroom has it in the room already
+
+What the forecast does not know counts as worst.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from scheduler_plugins.framework.interfaces import MAX_SCORE, Handle
+from scheduler_plugins.framework.node_info import NodeInfo
+from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.snapshot import Column, Floats, Indices, Snapshot
+from scheduler_plugins.plugins.batch_room import BatchResource
+from scheduler_plugins.plugins.bound_at import bound_at
+from scheduler_plugins.plugins.node_forecast import reader, share_of, trust
+from slacktide.errors import SettingsError
+from slacktide.forecast import Forecast
+from slacktide.tier import Tier
+
+_RISE: Final = "BatchForecast/rise"
+_BUSY: Final = "BatchForecast/busy"
+
+_COLD_FADES: Final = 16.0
+"""A bind this many fading times before the last one of its node adds nothing that could be seen."""
+
+_Weight = Annotated[int, Meta(ge=0, le=100)]
+
+
+class BatchForecastArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Weights of the four parts of the score, and what counts as many binds of late.
+
+    refuse_beyond_horizon  refuse nodes whose forecast looks less far ahead than the pod says that it lives
+    recent_seconds         a bind counts half after 0.7 of this, a tenth after 2.3 of it
+    recent_binds           so many binds of this moment make a node hot
+    """
+
+    headroom_weight: _Weight = 6
+    steady_weight: _Weight = 2
+    calm_weight: _Weight = 1
+    cold_weight: _Weight = 1
+    refuse_beyond_horizon: bool = True
+    recent_seconds: Annotated[float, Meta(ge=1, le=3600)] = 120.0
+    recent_binds: Annotated[float, Meta(ge=1, le=1000)] = 5.0
+
+
+class BatchScore:
+    """Raises SettingsError for weights that are all 0."""
+
+    def __init__(self, args: BatchForecastArgs, handle: Handle, resources: Sequence[BatchResource]) -> None:
+        self._args = args
+        self._now = handle.wall_seconds
+        self._resources = resources
+        self._total = args.headroom_weight + args.steady_weight + args.calm_weight + args.cold_weight
+        if not self._total:
+            raise SettingsError(
+                ["arguments of plugin BatchForecast: headroomWeight, steadyWeight, calmWeight and coldWeight are all 0"]
+            )
+
+    @property
+    def _heat_column(self) -> str:
+        return f"BatchForecast/heat/{self._args.recent_seconds}"
+
+    def columns(self) -> Sequence[Column]:
+        """Expected rise, busy share of the CPU, and binds of late."""
+        return (
+            Column(_RISE, "float64", reader(_rise, math.nan)),
+            Column(_BUSY, "float64", reader(_busy, math.nan)),
+            Column(self._heat_column, "float64", self._heat),
+        )
+
+    def of(self, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Floats:
+        """0..100 for each of `rows`."""
+        args, now = self._args, self._now()
+        share = trust(snapshot, rows, now)
+        score = self._headroom(pod, snapshot, rows, share) * args.headroom_weight
+        if args.steady_weight:
+            score += share * _good(snapshot.column(_RISE)[rows]) * args.steady_weight
+        if args.calm_weight:
+            score += share * _good(self._full(pod, snapshot, rows)) * args.calm_weight
+        if args.cold_weight:
+            binds = np.exp(snapshot.column(self._heat_column)[rows] - now / args.recent_seconds)
+            score += share * _good(binds / args.recent_binds) * args.cold_weight
+        of_hundred: Floats = score * (MAX_SCORE / self._total)
+        return np.minimum(of_hundred, MAX_SCORE)
+
+    def _headroom(self, pod: PodInfo, snapshot: Snapshot, rows: Indices, share: Floats) -> Floats:
+        worst = np.ones(len(rows), dtype=np.float64)
+        for resource in self._resources:
+            left = resource.room(snapshot, rows, share) - resource.need(pod)
+            worst = np.minimum(worst, left / np.maximum(resource.capacity_of(snapshot, rows), 1))
+        return np.maximum(worst, 0.0)
+
+    def _full(self, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Floats:
+        cpu = self._resources[0]
+        sold = snapshot.requested(cpu.name)[rows] + cpu.need(pod)
+        full: Floats = snapshot.column(_BUSY)[rows] + sold / np.maximum(cpu.capacity_of(snapshot, rows), 1)
+        return full
+
+    def _heat(self, info: NodeInfo) -> float:
+        """Logarithm of the sum of exp(bound / recent_seconds): less now/recent_seconds it is the binds as of now.
+
+        So a node need not be read again as time goes by.
+        """
+        times = [bound_at(pod, self._now) for pod in info.pods.values() if pod.tier is Tier.BE]
+        if not times:
+            return -math.inf
+        last, fade = max(times), self._args.recent_seconds
+        since = last - _COLD_FADES * fade
+        return last / fade + math.log(sum([math.exp((at - last) / fade) for at in times if at > since]))
+
+
+def _good(bad: Floats) -> Floats:
+    """1 less `bad`, within 0..1; what is not known is worst."""
+    good: Floats = np.fmin(np.fmax(1.0 - bad, 0.0), 1.0)
+    return good
+
+
+def _rise(forecast: Forecast) -> float | None:
+    terms = forecast.terms
+    cpu = _risen(terms.peak.cpu_millis, terms.now.cpu_millis, terms.capacity.cpu_millis)
+    memory = _risen(terms.peak.memory_bytes, terms.now.memory_bytes, terms.capacity.memory_bytes)
+    return None if cpu is None or memory is None else max(cpu, memory)
+
+
+def _risen(peak: int | None, now: int | None, capacity: int | None) -> float | None:
+    return None if peak is None or now is None else share_of(peak - now, capacity)
+
+
+def _busy(forecast: Forecast) -> float | None:
+    return share_of(forecast.terms.now.cpu_millis, forecast.terms.capacity.cpu_millis)
