@@ -6,7 +6,9 @@ The forecast says what was computed; what goes out of it, and when, is decided i
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from predictor.newcomers import NOBODY, Newcomers
 from predictor.pools import NodeBounds
@@ -17,6 +19,7 @@ from predictor.zones import split
 from slacktide.forecast import UNKNOWN, Amount, Forecast, Origin, Terms, Zone
 
 _NO_ORIGIN: Final = Origin()
+_NO_PINS: Final[Mapping[int, Amount]] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,8 +38,7 @@ class Peak:
 NO_PEAK: Final = Peak()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Knowledge:
+class Knowledge(NamedTuple):
     """What is known of one node at one moment.
 
     latest       newest sample, None when none came since the start
@@ -64,7 +66,7 @@ class Knowledge:
     closed: str = ""
     zones: tuple[Zone, ...] = ()
     mid_sold: Amount = UNKNOWN
-    pinned: dict[int, Amount] = dataclasses.field(default_factory=dict)
+    pinned: Mapping[int, Amount] = _NO_PINS
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,8 @@ def _closed(known: Knowledge, answers: tuple[Reclaim, Reclaim]) -> str:
         return "what is sold here is not known"
     if known.closed:
         return known.closed
+    if not (answers[0].missing or answers[1].missing):
+        return ""
     return _join(
         *(f"{name}: {one.missing}" for name, one in zip(("cpu", "memory"), answers, strict=True) if one.missing)
     )
@@ -160,7 +164,8 @@ def _mid_part(demand: Demand, answer: Reclaim, cap_percent: float) -> int | None
 
 
 def _join(*parts: str) -> str:
-    return "; ".join(dict.fromkeys(part for part in parts if part))
+    # Thousands of nodes have nothing to say.
+    return "; ".join(dict.fromkeys(part for part in parts if part)) if any(parts) else ""
 
 
 def _both(answers: tuple[Reclaim, Reclaim], field: str) -> Amount:

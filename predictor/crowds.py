@@ -55,6 +55,7 @@ class Crowds:
 
     def __init__(self, uses: PodUses) -> None:
         self._uses = uses
+        self._bound: Mapping[str, Bound] | None = None
         self._before: dict[str, tuple[LsPod, ...]] = {}
         self._gone: dict[str, list[_Gone]] = {}
         self._groups: dict[str, tuple[float, float]] = {}
@@ -70,15 +71,20 @@ class Crowds:
             self._peaks_at, self._peaks = moment.peaks_at, {}
             for one in bound.values():
                 self._note_groups(one.pods, moment.wall)
+        if bound is not self._bound:
+            self._follow(bound, moment.wall)
+        self._let_go(moment)
+
+    def _follow(self, bound: Mapping[str, Bound], wall: float) -> None:
+        self._bound = bound
         for node in self._before.keys() | bound.keys():
             before, now = self._before.get(node, ()), bound[node].pods if node in bound else ()
             if before is not now:
-                self._changed(node, before, now, moment.wall)
+                self._changed(node, before, now, wall)
         self._before = {node: one.pods for node, one in bound.items()}
         self._calm = {node: calm for node, calm in self._calm.items() if node in bound}
         self._bases = {node: bases for node, bases in self._bases.items() if node in bound}
         self._most = {node: most for node, most in self._most.items() if node in bound}
-        self._let_go(moment)
 
     def newcomers(self, node: str, bound: Bound, listed: object, peak: Amount, moment: Moment) -> Newcomers:
         """What to add for the newcomers on one node, of which `peak` is expected.

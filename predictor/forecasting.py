@@ -1,14 +1,18 @@
 """The forecast pass: memory and pods in, forecasts on the board and on the nodes out, every few seconds.
 
 A thread of its own. It never waits for a stream or for the disk; a slow API server delays publishing only.
+
+A node of which nothing changed costs a pass next to nothing: what was found stands until something that it rests on is
+another, or until time alone may change it (silence, a newcomer's age, a rise that waits, a refresh that falls due).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -22,12 +26,14 @@ from predictor.crowds import Crowds, Moment
 from predictor.fleet import Fleet, FleetView
 from predictor.metrics import Metrics
 from predictor.models.base import Floats, History
+from predictor.newcomers import NOBODY
 from predictor.node_metrics import NodeFigures
 from predictor.peaks import Ask, Look, PeakRules, Peaks, Resource
 from predictor.pools import NodeBounds, PoolBounds
 from predictor.publisher import Publisher
+from predictor.samples import Sample
 from predictor.settings import PredictorSettings
-from predictor.silence import HEARD, Silence, SilenceRules, silence
+from predictor.silence import HEARD, Silence, SilenceRules, silence, unchanged_seconds
 from slacktide.errors import QuantityError
 from slacktide.forecast import Amount, Forecast
 from slacktide.objects import Node, Pod
@@ -37,6 +43,9 @@ from slacktide.resources import node_allocatable, node_capacity
 log = get_logger("predictor.forecasting")
 
 _STOP_SECONDS: Final = 5.0
+_MARGIN_SECONDS: Final = 0.001
+"""Looked at again so much before time may change anything: sums of times are rounded."""
+
 _NO_PODS: Final = Bound()
 _NO_AMOUNT: Final = Amount()
 
@@ -72,14 +81,22 @@ class _Pass:
     settings: PredictorSettings
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Assessed:
-    """The forecast of a node and all that it was made of."""
+Grounds = tuple[Sample | None, float | None, Sequence[str] | None, Peak | None, Peak | None, Node | None, Bound | None]
+"""All that is known of a node, but for the time: newest sample, when it was heard of, the pods that it names, peaks of
+CPU and memory, the node object, and its pods. What an agent says of zones and of closing changes with the second."""
 
+
+@dataclasses.dataclass(slots=True)
+class _Judged:
+    """A node as a pass judged it; `until` is the monotonic time before which the same grounds lead to the same."""
+
+    grounds: Grounds
+    until: float
     known: Knowledge
     bounds: NodeBounds
     settings: PredictorSettings
     forecast: Forecast
+    published: Amount | None = None
 
 
 class Forecaster:
@@ -117,7 +134,8 @@ class Forecaster:
         self._problem: str | None = "no forecast pass has run yet"
         self._uids: dict[str, str] = {}
         self._amounts: dict[str, tuple[Node, Amount, Amount]] = {}
-        self._assessed: dict[str, _Assessed] = {}
+        self._judged: dict[str, _Judged] = {}
+        self._basis: tuple[PredictorSettings, bool] | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forecaster", daemon=True)
@@ -202,14 +220,13 @@ class Forecaster:
 
     def _drop_gone(self, nodes: Mapping[str, Node], now: Instant) -> None:
         uids = {name: node.metadata.uid for name, node in nodes.items()}
+        if uids == self._uids:
+            return
         for name in self._uids.keys() - uids.keys():
             self._fleet.forget(name)
             self._peaks.forget(name, now.wall)
             self._publisher.forget(name)
-            self._board.remove(name)
-            self._metrics.nodes.forget(name)
-            self._amounts.pop(name, None)
-            self._assessed.pop(name, None)
+            self._drop(name)
         for name, uid in uids.items():
             if self._uids.get(name, uid) != uid:
                 self._fleet.forget(name)
@@ -226,9 +243,14 @@ class Forecaster:
         for name, latest in zip(view.names, view.latest, strict=True):
             if latest is None and name not in nodes:
                 self._fleet.forget(name)
-                self._board.remove(name)
-                self._metrics.nodes.forget(name)
-                self._assessed.pop(name, None)
+                self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        """Nobody knows of the node any more."""
+        self._board.remove(name)
+        self._metrics.nodes.forget(name)
+        self._amounts.pop(name, None)
+        self._judged.pop(name, None)
 
     def _forecast(
         self, view: FleetView, bound: Mapping[str, Bound] | None, now: Instant, settings: PredictorSettings
@@ -252,59 +274,77 @@ class Forecaster:
         return self._peaks.of(Look(view.names, usage, opened), now, rules)
 
     def _settle(self, turn: _Pass, publishing: bool) -> None:
-        settings = turn.settings
-        forecasts: dict[str, Forecast] = {}
-        for name in {**turn.place, **turn.nodes}:
-            node = turn.nodes.get(name)
-            known = self._know(turn, name)
-            forecasts[name] = self._assess(
-                name, known, self._bounds.of(node.metadata.labels if node else {}, settings), turn
-            )
-            # Right after a start an agent may not have had the time to speak: what stands is left as it is, and
-            # readers age it by its ttl.
-            early = known.latest is None and turn.now.monotonic - self._started < settings.stale_seconds
-            if publishing and node is not None and not early:
-                index = turn.place.get(name)
-                heard = None if index is None else turn.view.heard[index]
-                self._publisher.plan(node, forecasts[name], known.sold, settings, heard)
+        if self._basis is None or self._basis[0] is not turn.settings or self._basis[1] is not publishing:
+            self._basis = turn.settings, publishing
+            for judged in self._judged.values():
+                judged.until = -math.inf
+        anew: list[str] = []
+        now, found = turn.now.monotonic, self._judged
+        if len(found) > len(turn.place.keys() | turn.nodes.keys()):
+            for name in found.keys() - turn.place.keys() - turn.nodes.keys():
+                self._drop(name)
+        for name, grounds in _grounds(turn):
+            before = found.get(name)
+            if before is None or now >= before.until or before.grounds != grounds:
+                found[name] = self._judge(turn, name, grounds, before, publishing)
+                anew.append(name)
         if publishing:
-            self._publisher.write(settings, self._is_leader)
-        for name, forecast in forecasts.items():
-            published = self._publisher.standing(name) if publishing else None
-            self._board.put(Entry(name, forecast, published, settings.forecast.horizon_seconds))
-            self._measure(turn, name, forecast, published)
-        self._metrics.nodes.passed(turn.now.wall)
+            self._publisher.write(turn.settings, self._is_leader)
+        self._show(turn, anew, publishing)
 
-    def _assess(self, name: str, known: Knowledge, bounds: NodeBounds, turn: _Pass) -> Forecast:
-        """`assess`, or what it said last when nothing is known that was not known then."""
-        before = self._assessed.get(name)
-        if (
-            before is not None
-            and before.settings is turn.settings
-            and before.bounds is bounds
-            and before.known == known
-        ):
-            return msgspec.structs.replace(before.forecast, at=turn.now.wall)
-        forecast = assess(known, turn.now.wall, _assess_rules(turn.settings), bounds)
-        self._assessed[name] = _Assessed(known, bounds, turn.settings, forecast)
-        return forecast
+    def _show(self, turn: _Pass, anew: list[str], publishing: bool) -> None:
+        """Tell what was judged anew, and that all the rest is of now as well."""
+        at, horizon = turn.now.wall, turn.settings.forecast.horizon_seconds
+        entries = []
+        for name in anew:
+            judged = self._judged[name]
+            judged.published = self._publisher.standing(name) if publishing else None
+            self._metrics.nodes.tell(name, _figures(judged))
+            forecast = msgspec.structs.replace(judged.forecast, at=at)
+            entries.append(Entry(name, forecast, judged.published, horizon))
+        self._board.put(*entries, at=at)
+        self._metrics.nodes.passed(at)
 
-    def _know(self, turn: _Pass, name: str) -> Knowledge:
+    def _judge(self, turn: _Pass, name: str, grounds: Grounds, before: _Judged | None, publishing: bool) -> _Judged:
+        settings, node = turn.settings, turn.nodes.get(name)
+        known, until = self._know(turn, name)
+        bounds = self._bounds.of(node.metadata.labels if node else {}, settings)
+        if before is not None and before.settings is settings and before.bounds is bounds and before.known == known:
+            forecast = before.forecast
+        else:
+            forecast = assess(known, turn.now.wall, _assess_rules(settings), bounds)
+        judged = _Judged(grounds, until, known, bounds, settings, forecast)
+        # Right after a start an agent may not have had the time to speak: what stands is left as it is, and
+        # readers age it by its ttl.
+        if known.latest is None and turn.now.monotonic - self._started < settings.stale_seconds:
+            judged.until = -math.inf
+        elif publishing and node is not None:
+            index = turn.place.get(name)
+            heard = None if index is None else turn.view.heard[index]
+            now = msgspec.structs.replace(forecast, at=turn.now.wall)
+            self._publisher.plan(node, now, known.sold, settings, heard)
+        return judged
+
+    def _know(self, turn: _Pass, name: str) -> tuple[Knowledge, float]:
+        """What is known of a node, and the monotonic time before which that holds unless something else changes."""
         index, node, view = turn.place.get(name), turn.nodes.get(name), turn.view
         asked = UNKNOWN if turn.bound is None else turn.bound.get(name, _NO_PODS)
         capacity, allocatable = self._sizes(node)
         if index is None:
-            return Knowledge(
+            known = Knowledge(
                 latest=None, requested=asked.requested, capacity=capacity, allocatable=allocatable, sold=asked.sold
             )
+            return known, math.inf
         cpu, memory = turn.peaks["cpu"][index], turn.peaks["memory"][index]
-        return Knowledge(
+        quiet, unchanged_seconds = _silence(view, index, turn.now, turn.settings)
+        newcomers = self._crowds.newcomers(name, asked, view.listed[index], _whole(cpu, memory), turn.moment)
+        known = Knowledge(
             latest=view.latest[index],
-            silence=_silence(view, index, turn.now, turn.settings),
+            silence=quiet,
             cpu=cpu,
             memory=memory,
             requested=asked.requested,
-            newcomers=self._crowds.newcomers(name, asked, view.listed[index], _whole(cpu, memory), turn.moment),
+            newcomers=newcomers,
             capacity=capacity,
             allocatable=allocatable,
             sold=asked.sold,
@@ -313,6 +353,9 @@ class Forecaster:
             mid_sold=asked.mid,
             pinned=pinned(asked.pods) if view.zones[index] else {},
         )
+        # Newcomers age, and what their groups are known to need changes behind their backs.
+        calm = True
+        return known, turn.now.monotonic + unchanged_seconds - _MARGIN_SECONDS if calm else -math.inf
 
     def _sizes(self, node: Node | None) -> tuple[Amount, Amount]:
         """`_amounts`, read once for each version of a node."""
@@ -323,17 +366,41 @@ class Forecaster:
             known = self._amounts[node.metadata.name] = (node, *_amounts(node))
         return known[1], known[2]
 
-    def _measure(self, turn: _Pass, name: str, forecast: Forecast, published: Amount | None) -> None:
-        index = turn.place.get(name)
-        latest = None if index is None else turn.view.latest[index]
-        figures = NodeFigures(
-            forecast.reclaimable,
-            published or _NO_AMOUNT,
-            forecast.peak,
-            bool(forecast.closed),
-            None if latest is None else latest.end_millis / 1000,
-        )
-        self._metrics.nodes.tell(name, figures)
+
+def _figures(judged: _Judged) -> NodeFigures:
+    forecast, latest = judged.forecast, judged.known.latest
+    return NodeFigures(
+        forecast.reclaimable,
+        judged.published or _NO_AMOUNT,
+        forecast.peak,
+        bool(forecast.closed),
+        None if latest is None else latest.end_millis / 1000,
+    )
+
+
+def _grounds(turn: _Pass) -> Iterator[tuple[str, Grounds]]:
+    """Names and grounds of all nodes. Made in C, as nearly all of it turns out to be what it was."""
+    view, nodes, bound = turn.view, turn.nodes, turn.bound
+    unknown, nobody = itertools.repeat(UNKNOWN), itertools.repeat(_NO_PODS)
+    pods: Iterable[Bound] = unknown if bound is None else map(bound.get, view.names, nobody)
+    yield from zip(
+        view.names,
+        zip(
+            view.latest,
+            view.heard,
+            view.listed,
+            turn.peaks["cpu"],
+            turn.peaks["memory"],
+            map(nodes.get, view.names),
+            pods,
+            strict=False,
+        ),
+        strict=True,
+    )
+    for name, node in nodes.items():
+        if name not in turn.place:
+            asked = UNKNOWN if bound is None else bound.get(name, _NO_PODS)
+            yield name, (None, None, None, None, None, node, asked)
 
 
 def _whole(cpu: Peak, memory: Peak) -> Amount:
@@ -345,12 +412,14 @@ def _whole(cpu: Peak, memory: Peak) -> Amount:
     return Amount(cpu_millis=next(amounts), memory_bytes=next(amounts))
 
 
-def _silence(view: FleetView, index: int, now: Instant, settings: PredictorSettings) -> Silence:
+def _silence(view: FleetView, index: int, now: Instant, settings: PredictorSettings) -> tuple[Silence, float]:
+    """How silent a node is, and the seconds for which it stays so if nothing is heard."""
     sample, measured, heard = view.latest[index], view.measured[index], view.heard[index]
     if sample is None or measured is None or heard is None:
-        return HEARD
+        return HEARD, math.inf
     hold = max(settings.stale_seconds, settings.stale_windows * sample.window_millis / 1000)
-    return silence(now.monotonic - heard, now.monotonic - measured, SilenceRules(hold, settings.expire_seconds))
+    rules, ages = SilenceRules(hold, settings.expire_seconds), (now.monotonic - heard, now.monotonic - measured)
+    return silence(*ages, rules), unchanged_seconds(*ages, rules)
 
 
 def _requested(names: Iterable[str], bound: Mapping[str, Bound] | None, field: str) -> Floats:

@@ -7,7 +7,9 @@ for long enough counts with the highest use of its last seven days, path `stale 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
@@ -34,7 +36,9 @@ _COLD_PATHS: Final = frozenset({REQUESTS, "unknown"})
 _FALLBACK_SLOTS: Final = 7 * 86400 // SLOT_SECONDS
 _STOP_SECONDS: Final = 2.0
 _SLOT: Final = float(SLOT_SECONDS)
-_UNSEEN: Final = Peak(None, Origin(path=REQUESTS), cold=True)
+_BY_REQUESTS: Final = Origin(path=REQUESTS)
+_BY_WINDOW: Final = Origin(path=STALE, model="window_max")
+_UNSEEN: Final = Peak(None, _BY_REQUESTS, cold=True)
 
 
 class StepLike(Protocol):
@@ -173,6 +177,29 @@ class _Seen:
     covered: Mapping[Resource, Floats]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """The peaks that a pass found of one resource, and what it found them by: nobody changes them."""
+
+    seen: _Seen
+    book: _Book | None
+    forgettings: int
+    cold_seconds: float
+    opened: Floats
+    peaks: list[Peak]
+    origins: object = None
+    """Another object when any peak came about another way."""
+
+    def rests_on(self, other: _Found) -> bool:
+        """Whether only what the open slots show may differ."""
+        return (
+            self.seen is other.seen
+            and self.book is other.book
+            and self.forgettings == other.forgettings
+            and self.cold_seconds == other.cold_seconds
+        )
+
+
 class Peaks:
     """Runs the engines, keeps what they said. `offer` and `of` are for the one thread of the forecast pass.
 
@@ -201,6 +228,9 @@ class Peaks:
         self._saved = clock.now().monotonic
         self._books: dict[Resource, _Book] = {}
         self._forgotten: dict[str, float] = {}
+        self._forgettings = 0
+        self._found: dict[Resource, _Found] = {}
+        self._counted: dict[Resource, set[tuple[str, str]]] = {}
         self._champions: dict[Resource, str] = {}
         self._seen: _Seen | None = None
 
@@ -213,45 +243,89 @@ class Peaks:
         self._run(lambda: self._step(asked, rules))
 
     def of(self, look: Look, now: Instant, rules: PeakRules) -> Mapping[Resource, list[Peak]]:
-        """Peaks of the nodes of `look`, never below what the open slot of each shows already."""
+        """Peaks of the nodes of `look`, never below what the open slot of each shows already.
+
+        A node of which nothing changed has the same `Peak` as in the pass before.
+        """
         seen = self._look(look)
         made = self.made_at()
         self._metrics.forecast_age.set(np.nan if made is None else now.wall - made)
-        found: dict[Resource, list[Peak]] = {}
         for resource in RESOURCES:
-            opened = look.opened[resource]
-            floor = np.fmax(seen.highest[resource], opened)
-            kept = self._kept(resource, look.names, now, rules)
-            found[resource] = [
-                _fallback(float(floor[index]), float(seen.covered[resource][index]), rules.cold_seconds)
-                if peak is None
-                else _raised(peak, float(opened[index]), float(floor[index]))
-                for index, peak in enumerate(kept)
-            ]
-        self._count(found)
+            book = self._fresh(resource, now, rules)
+            asked = _Found(seen, book, self._forgettings, rules.cold_seconds, look.opened[resource], [])
+            before, found = self._found.get(resource), self._find(resource, asked, self._found.get(resource))
+            self._found[resource] = found
+            if before is None or before.origins is not found.origins:
+                self._count(resource, found)
+        return {resource: found.peaks for resource, found in self._found.items()}
+
+    def _find(self, resource: Resource, asked: _Found, before: _Found | None) -> _Found:
+        """`asked` with its peaks; they are worked out anew only where something changed."""
+        count = len(asked.seen.names)
+        if before is None or not before.rests_on(asked):
+            old: list[Peak | None] = list(before.peaks) if before is not None and len(before.peaks) == count else []
+            peaks = self._worked_out(resource, asked, range(count), old)
+            return dataclasses.replace(asked, peaks=peaks, origins=object())
+        same = (before.opened == asked.opened) | (np.isnan(before.opened) & np.isnan(asked.opened))
+        if same.all():
+            return before
+        places = np.flatnonzero(~same).tolist()
+        peaks, origins = list(before.peaks), before.origins
+        anew = self._worked_out(resource, asked, places, [peaks[place] for place in places])
+        for place, peak in zip(places, anew, strict=True):
+            if peak.origin is not peaks[place].origin:
+                origins = object()
+            peaks[place] = peak
+        return dataclasses.replace(asked, peaks=peaks, origins=origins)
+
+    def _worked_out(
+        self, resource: Resource, asked: _Found, places: Sequence[int], old: Sequence[Peak | None]
+    ) -> list[Peak]:
+        """Peaks of the nodes at `places`; `old` are theirs of the pass before, or none at all."""
+        picked = np.asarray(places, dtype=np.int64)
+        opened = asked.opened[picked]
+        columns = (opened, np.fmax(asked.seen.highest[resource][picked], opened), asked.seen.covered[resource][picked])
+        names = asked.seen.names
+        known = self._known(asked.book)
+        found = []
+        for index, (place, now, floor, covered) in enumerate(
+            zip(places, *(column.tolist() for column in columns), strict=True)
+        ):
+            kept = known(names[place])
+            peak = _fallback(floor, covered, asked.cold_seconds) if kept is None else _raised(kept, now, floor)
+            before = old[index] if old else None
+            found.append(before if before is not None and before == peak else peak)
         return found
 
     def made_at(self) -> float | None:
         """End of the last slot that the peaks rest on, seconds since the epoch; None when there are none."""
         return min((book.at for book in self._books.values()), default=None)
 
-    def _kept(self, resource: Resource, names: Sequence[str], now: Instant, rules: PeakRules) -> list[Peak | None]:
-        """The forecast peak of each node; None where there is none that is fresh."""
+    def _fresh(self, resource: Resource, now: Instant, rules: PeakRules) -> _Book | None:
+        """The forecast peaks; None where there are none that are fresh."""
         book = self._books.get(resource)
         limit = (rules.late_slots + 1) * SLOT_SECONDS + rules.grace_seconds
         if book is None or now.wall - book.at > limit:
-            return [None] * len(names)
+            return None
         # A step that was asked before a node was forgotten knows the old one still.
         self._forgotten = {name: at for name, at in self._forgotten.items() if book.at <= at}
-        known = book.place.get if not self._forgotten else lambda name: self._place(book, name)
-        return [None if (place := known(name)) is None else book.peaks[place] for name in names]
+        return book
 
-    def _place(self, book: _Book, name: str) -> int | None:
-        return None if book.at <= self._forgotten.get(name, -np.inf) else book.place.get(name)
+    def _known(self, book: _Book | None) -> Callable[[str], Peak | None]:
+        """What `book` says of a node."""
+
+        def known(name: str) -> Peak | None:
+            if book is None or book.at <= self._forgotten.get(name, -np.inf):
+                return None
+            place = book.place.get(name)
+            return None if place is None else book.peaks[place]
+
+        return known
 
     def forget(self, name: str, wall: float) -> None:
         """The node of that name is gone, or another one has its name: what was expected of it holds no more."""
         self._forgotten[name] = wall
+        self._forgettings += 1
 
     def stop(self) -> None:
         """Keep what was learned; a step that runs is waited for a moment."""
@@ -313,16 +387,14 @@ class Peaks:
             )
         return self._seen
 
-    def _count(self, found: Mapping[Resource, list[Peak]]) -> None:
-        self._metrics.paths.clear()
-        for resource, peaks in found.items():
-            counts: dict[tuple[str, str], int] = {}
-            for peak in peaks:
-                key = (peak.origin.path, peak.origin.model)
-                counts[key] = counts.get(key, 0) + 1
-            for (path, model), count in counts.items():
-                self._metrics.paths.labels(resource, path, model).set(count)
-            self._metrics.widened.labels(resource).set(sum(bool(peak.origin.widened) for peak in peaks))
+    def _count(self, resource: Resource, found: _Found) -> None:
+        counts = collections.Counter((peak.origin.path, peak.origin.model) for peak in found.peaks)
+        for path, model in self._counted.get(resource, set()) - counts.keys():
+            self._metrics.paths.remove(resource, path, model)
+        for (path, model), count in counts.items():
+            self._metrics.paths.labels(resource, path, model).set(count)
+        self._counted[resource] = set(counts)
+        self._metrics.widened.labels(resource).set(sum(bool(peak.origin.widened) for peak in found.peaks))
 
     def _tell(self, resource: Resource, engine: EngineLike) -> None:
         for score in engine.scores():
@@ -361,8 +433,8 @@ def _raised(kept: Peak, opened: float, seen: float) -> Peak:
 
 
 def _fallback(seen: float, covered: float, cold_seconds: float) -> Peak:
-    if np.isnan(seen):
+    if math.isnan(seen):
         return _UNSEEN
     if covered < cold_seconds:
-        return Peak(seen, Origin(path=REQUESTS), cold=True)
-    return Peak(seen, Origin(path=STALE, model="window_max"), cold=False)
+        return Peak(seen, _BY_REQUESTS, cold=True)
+    return Peak(seen, _BY_WINDOW, cold=False)

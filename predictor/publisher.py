@@ -14,6 +14,7 @@ has, and stops when leadership is gone or the API server gives no answer. What i
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -21,7 +22,15 @@ from predictor.budget import Budget
 from predictor.clock import Clock, Instant
 from predictor.conflicts import NO_CONFLICT, Conflict, ConflictRules, changed, watched
 from predictor.metrics import Metrics
-from predictor.publish import Cause, Decision, Publication, PublishRules, Standing, decide_publication
+from predictor.publish import (
+    REFRESH_SHARE,
+    Cause,
+    Decision,
+    Publication,
+    PublishRules,
+    Standing,
+    decide_publication,
+)
 from predictor.settings import PredictorSettings
 from slacktide import forecast as wire
 from slacktide.cluster import NODES
@@ -162,21 +171,24 @@ class Publisher:
 
     def plan(
         self, node: Node, forecast: Forecast, sold: Amount, rules: WriteRules, measured: float | None = None
-    ) -> None:
+    ) -> float:
         """Judge one node; what is due goes out with the next `write`.
 
-        `measured` is the monotonic time of the sample that the forecast rests on.
+        `measured` is the monotonic time of the sample that the forecast rests on. Returns the monotonic time before
+        which the same node, forecast (but for its time) and sold amounts come to nothing: until then they need not be
+        judged again.
         """
         now = self._clock.now()
         known = self._recall(node)
         if not self._undisputed(known, node, now, rules):
-            return
+            return -math.inf
         decision = decide_publication(known.standing, forecast, sold, now, rules)
         if decision.publication is None:
             known.standing = decision.standing
-        else:
-            known.standing = decision.held
-            self._plans.append(_Plan(node, known, decision, decision.publication, measured))
+            return _quiet_until(decision.standing, forecast, now)
+        known.standing = decision.held
+        self._plans.append(_Plan(node, known, decision, decision.publication, measured))
+        return -math.inf
 
     def write(self, rules: WriteRules, is_leader: Callable[[], bool]) -> None:
         """Send what is due, the most urgent first."""
@@ -282,6 +294,16 @@ class Publisher:
 
     def _stopped(self) -> list[str]:
         return [name for name, known in self._known.items() if known.conflict.stopped is not None]
+
+
+def _quiet_until(standing: Standing | None, forecast: Forecast, now: Instant) -> float:
+    """When time alone makes something due on a node where nothing is now."""
+    if standing is None:
+        return math.inf
+    waits = standing.cpu_rise is not None or standing.memory_rise is not None
+    if waits or standing.written is None or now.monotonic - standing.written < _SETTLE_SECONDS:
+        return -math.inf
+    return standing.written + forecast.ttl_seconds / REFRESH_SHARE
 
 
 def patch_body(node: Node, publication: Publication, names: Names, with_version: bool = False) -> dict[str, Any]:

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 COLD_NOTE: Final = "cold: requests"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(NamedTuple):
     """What is known of one resource of one node; all in one unit, None = not known.
 
     capacity     what the node has; the smaller of what the agent measured and what the node object says
@@ -58,8 +57,7 @@ class Bounds:
     floor_percent: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Reclaim:
+class Reclaim(NamedTuple):
     """The answer for one resource with its terms. `missing` says in words what kept it from being known.
 
     newcomers is what they raise `needed` by; cap and floor are None where they bound nothing by the settings.

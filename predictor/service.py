@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
@@ -108,17 +108,18 @@ class ForecastService(forecast_pb2_grpc.ForecastServiceServicer):
         news = asyncio.Event()
         sent: dict[str, Entry] = {}
 
-        def note(entry: Entry, removed: bool) -> None:
-            pending[entry.node] = (entry, removed)
-            news.set()
+        def note(entries: Sequence[Entry], removed: bool) -> None:
+            for entry in entries:
+                if not wanted or entry.node in wanted:
+                    pending[entry.node] = (entry, removed)
+            if pending:
+                news.set()
 
-        def listen(entry: Entry, removed: bool) -> None:
-            if (not wanted or entry.node in wanted) and not loop.is_closed():
-                loop.call_soon_threadsafe(note, entry, removed)
+        def listen(entries: Sequence[Entry], removed: bool) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(note, entries, removed)
 
-        for entry in self._board.subscribe(listen):
-            if not wanted or entry.node in wanted:
-                note(entry, False)
+        note(self._board.subscribe(listen), False)
         try:
             while True:
                 await news.wait()

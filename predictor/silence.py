@@ -7,6 +7,7 @@ sold) fades evenly and is gone at `expire` seconds, when the node closes. No eve
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Final
 
 from slacktide.forecast import Amount
@@ -47,6 +48,14 @@ def silence(since_heard: float, since_measured: float, rules: SilenceRules) -> S
     if age >= expire:
         return Silence(0.0, f"{what} for over {expire:g} s")
     return Silence((expire - age) / (expire - rules.hold), f"{what} for over {rules.hold:g} s: room fades")
+
+
+def unchanged_seconds(since_heard: float, since_measured: float, rules: SilenceRules) -> float:
+    """How long `silence` will say the same of a node of which nothing more is heard; 0 while its room fades."""
+    age = max(since_heard, since_measured)
+    if age <= rules.hold:
+        return rules.hold - age
+    return math.inf if age >= max(rules.hold, rules.expire) and since_heard > rules.hold else 0.0
 
 
 def faded(reclaimable: int | None, sold: int | None, share: float) -> int | None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -143,7 +142,7 @@ def test_never_above_what_is_left_and_never_below_zero(known, bounds):
 @given(DEMANDS, st.sampled_from(["capacity", "allocatable", "now", "system_now", "requested", "peak"]), BOUNDS)
 def test_removing_data_never_raises_what_is_sold(known, field, bounds):
     """A model without an answer makes the node count with its requests, which a warm node may stay below."""
-    less = dataclasses.replace(known, **{field: None})
+    less = known._replace(**{field: None})
     before, after = reclaim(known, bounds), reclaim(less, bounds)
     if after.reclaimable is None or field == "allocatable":
         return
@@ -159,7 +158,7 @@ def test_more_use_never_raises_what_is_sold(known, extra, bounds, field):
     if value is None or not math.isfinite(value):
         return
     before = reclaim(known, bounds).reclaimable
-    after = reclaim(dataclasses.replace(known, **{field: value + extra}), bounds).reclaimable
+    after = reclaim(known._replace(**{field: value + extra}), bounds).reclaimable
     assert (before is None) == (after is None)
     assert after is None or after <= before
 
@@ -169,8 +168,8 @@ def test_one_unit_or_another_makes_no_difference_to_the_share(known, factor):
     """Memory in bytes and CPU in millicores go the same way."""
     fields = ("capacity", "allocatable", "now", "system_now", "requested", "peak", "beyond_peak", "beyond_now")
     if known.peak is not None and math.isfinite(known.peak):
-        known = dataclasses.replace(known, peak=float(math.floor(known.peak)))
+        known = known._replace(peak=float(math.floor(known.peak)))
     scaled = {name: None if getattr(known, name) is None else getattr(known, name) * factor for name in fields}
     before = reclaim(known, Bounds()).reclaimable
-    after = reclaim(dataclasses.replace(known, **scaled), Bounds()).reclaimable
+    after = reclaim(known._replace(**scaled), Bounds()).reclaimable
     assert after == (None if before is None else before * factor)
