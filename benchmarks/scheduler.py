@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +30,6 @@ from slacktide.errors import SlacktideError
 from slacktide.forecast import Amount, Forecast, Terms, encode
 from tests.cluster.harness import ControlPlane, control_plane
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 STOCK: Final = "default-scheduler"
 _ZONES: Final = 5
 _CORES: Final = 32
@@ -124,27 +121,6 @@ class Bindings:
         self._thread.join(5.0)
 
 
-@contextlib.contextmanager
-def our_scheduler(plane: ControlPlane) -> Iterator[None]:
-    """Our scheduler as a process of its own."""
-    log = plane.directory / "slacktide-scheduler.log"
-    command = [sys.executable, "-m", "scheduler_plugins", "--cluster.kubeconfig", plane.kubeconfig()]
-    with open(log, "ab") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    try:
-        yield
-    except SlacktideError as error:
-        words = log.read_text(errors="replace").splitlines()[-5:]
-        raise SlacktideError(f"{error}; the scheduler's last words:\n" + "\n".join(words)) from error
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def beside_stock(nodes: int, pods: int, rounds: int) -> dict[str, Any]:
     """Both schedulers in turn, `rounds` times, on one API server; the median of each."""
     with (
@@ -157,7 +133,7 @@ def beside_stock(nodes: int, pods: int, rounds: int) -> dict[str, Any]:
         rates: dict[str, list[float]] = {"ours": [], "stock": []}
         for turn in range(rounds):
             rates["stock"].append(_one_run(plane, client, f"stock-{turn}", STOCK, pods, plane.scheduler()))
-            ours = our_scheduler(plane)
+            ours = plane.slacktide("scheduler_plugins")
             rates["ours"].append(_one_run(plane, client, f"ours-{turn}", names.SCHEDULER_NAME, pods, ours))
         middle = {name: sorted(values)[len(values) // 2] for name, values in rates.items()}
         return {

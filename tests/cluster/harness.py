@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,8 @@ from slacktide.settings import ClusterSettings
 from tests.cluster import tools
 from tests.patience import PATIENCE
 from tests.pki import Pki
+
+ROOT: Final = Path(__file__).resolve().parents[2]
 
 _START_SECONDS: Final = 60.0 * PATIENCE
 _STOP_SECONDS: Final = 15.0
@@ -55,9 +58,9 @@ def free_ports(count: int) -> list[int]:
 class Program:
     """One program that runs until `stop`."""
 
-    def __init__(self, name: str, command: list[str], directory: Path) -> None:
+    def __init__(self, name: str, command: list[str], directory: Path, logs: Path | None = None) -> None:
         self.name = name
-        self.log = directory / f"{name}.log"
+        self.log = (logs or directory) / f"{name}.log"
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *command],
@@ -197,6 +200,13 @@ class ControlPlane:
         }
         program = str(self._programs / "kube-controller-manager")
         with running(Program("kube-controller-manager", [program, *_flat(flags)], self.directory)) as started:
+            yield started
+
+    @contextlib.contextmanager
+    def slacktide(self, module: str, *flags: str) -> Iterator[Program]:
+        """One of our daemons, `python -m MODULE`, with the rights of an administrator."""
+        command = [sys.executable, "-m", module, "--cluster.kubeconfig", self.kubeconfig(), *flags]
+        with running(Program(module, command, ROOT, self.directory)) as started:
             yield started
 
     def _etcd_flags(self) -> dict[str, str]:
