@@ -322,7 +322,7 @@ class Forecaster:
             index = turn.place.get(name)
             heard = None if index is None else turn.view.heard[index]
             now = msgspec.structs.replace(forecast, at=turn.now.wall)
-            self._publisher.plan(node, now, known.sold, settings, heard)
+            judged.until = min(until, self._publisher.plan(node, now, known.sold, settings, heard) - _MARGIN_SECONDS)
         return judged
 
     def _know(self, turn: _Pass, name: str) -> tuple[Knowledge, float]:
@@ -354,7 +354,7 @@ class Forecaster:
             pinned=pinned(asked.pods) if view.zones[index] else {},
         )
         # Newcomers age, and what their groups are known to need changes behind their backs.
-        calm = True
+        calm = newcomers is NOBODY
         return known, turn.now.monotonic + unchanged_seconds - _MARGIN_SECONDS if calm else -math.inf
 
     def _sizes(self, node: Node | None) -> tuple[Amount, Amount]:
