@@ -6,12 +6,14 @@ from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.plugins import (
     batch_forecast,
     default_binder,
+    domain_limit,
     inter_pod_affinity,
     node_affinity,
     node_name,
     node_ports,
     node_resources_fit,
     node_unschedulable,
+    pod_topology_spread,
     priority_sort,
     scheduling_gates,
     taint_toleration,
@@ -29,7 +31,9 @@ _MODULES = (
     node_ports,
     batch_forecast,
     node_resources_fit,
+    pod_topology_spread,
     inter_pod_affinity,
+    domain_limit,
     default_binder,
 )
 
