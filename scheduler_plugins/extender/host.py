@@ -1,0 +1,180 @@
+"""The extender's process: informers, service and server, started and stopped together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from scheduler_plugins.binding import ApiBinder
+from scheduler_plugins.extender.binding import PodBinding
+from scheduler_plugins.extender.feed import CacheFeed
+from scheduler_plugins.extender.metrics import ExtenderMetrics
+from scheduler_plugins.extender.server import ExtenderServer, Limits
+from scheduler_plugins.extender.service import ExtenderService, Terms
+from scheduler_plugins.extender.settings import ExtenderSettings, TlsSettings
+from scheduler_plugins.extender.tls import ServerTls
+from scheduler_plugins.framework import interfaces as api
+from scheduler_plugins.framework.cache import Cache
+from scheduler_plugins.framework.pod_info import PodReader
+from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.runtime import Framework, FrameworkObserver
+from scheduler_plugins.plugins.default_binder import DefaultBinder
+from scheduler_plugins.plugins.priority_sort import PrioritySort
+from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, Informer
+from slacktide.errors import SettingsError
+from slacktide.observe import Health
+from slacktide.tier import Tier
+
+_LIVING: Final = "status.phase!=Succeeded,status.phase!=Failed"
+_FOREIGN: Final[dict[type[api.Plugin], str]] = {
+    api.PermitPlugin: "waits at Permit",
+    api.PreEnqueuePlugin: "keeps pods out of the queue",
+    api.PostFilterPlugin: "makes room for pods that fit nowhere",
+}
+"""What a plugin does that an extender has no part in; done by halves it would be worse than not at all."""
+
+
+def build_framework(
+    settings: ExtenderSettings, registry: Registry, handle: api.Handle, observer: FrameworkObserver
+) -> Framework:
+    """The profile of `settings`. Raises SettingsError with every problem at once."""
+    profile = settings.profile
+    problems = [
+        f"arguments of {name}: it is not enabled" for name in sorted(profile.arguments.keys() - profile.plugins)
+    ]
+    problems += [f"weight of {name}: it is not enabled" for name in sorted(profile.weights.keys() - profile.plugins)]
+    made: dict[str, api.Plugin] = {}
+    for name in profile.plugins:
+        try:
+            made[name] = _checked(registry.build(name, _parsed(name, profile.arguments.get(name, "{}")), handle))
+        except SettingsError as error:
+            problems += error.problems
+    if problems:
+        raise SettingsError([f"profile: {problem}" for problem in problems])
+    plugins = list(made.values())
+    plugins += [PrioritySort()] if not any(isinstance(plugin, api.QueueSortPlugin) for plugin in plugins) else []
+    plugins += [DefaultBinder(handle)] if not any(isinstance(plugin, api.BindPlugin) for plugin in plugins) else []
+    # A plugin may be registered under more than one name.
+    weights = {made[name].name: weight for name, weight in profile.weights.items()}
+    return Framework("extender", plugins, weights, observer)
+
+
+def _parsed(name: str, text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise SettingsError([f"arguments of {name} are not a JSON object: {error}"]) from error
+
+
+def _checked(plugin: api.Plugin) -> api.Plugin:
+    does = [text for kind, text in _FOREIGN.items() if isinstance(plugin, kind)]
+    if does:
+        texts = " and ".join(does)
+        raise SettingsError([f"plugin {plugin.name} {texts}, which an extender cannot; use it in slacktide-scheduler"])
+    if plugin.kinds():
+        kinds = ", ".join(kind.kind for kind in plugin.kinds())
+        raise SettingsError([f"plugin {plugin.name} needs {kinds}, which an extender does not watch; use it elsewhere"])
+    return plugin
+
+
+class ExtenderHost:
+    """One running extender. It answers from the start; pods are judged once nodes and pods have been listed."""
+
+    def __init__(
+        self,
+        settings: ExtenderSettings,
+        client: Client,
+        plugins: Registry,
+        registry: CollectorRegistry,
+        health: Health,
+        stop: threading.Event,
+    ) -> None:
+        binder = ApiBinder(client, stop.wait)
+        handle = api.Handle(
+            wall_seconds=time.time,
+            bind=binder.bind,
+            cpu_resource=settings.resources.cpu,
+            memory_resource=settings.resources.memory,
+        )
+        metrics = ExtenderMetrics(registry)
+        framework = self._framework = build_framework(settings, plugins, handle, metrics)
+        tls = _tls(settings.tls)
+        cache, reader = Cache(), PodReader(settings.resources)
+        metrics.watch(cache)
+        feed, watched = CacheFeed(cache, reader), ClusterMetrics(registry)
+        self._pods = Informer(
+            client,
+            PODS,
+            field_selector=_LIVING,
+            on_add=feed.pod_added,
+            on_update=feed.pod_updated,
+            on_delete=feed.pod_deleted,
+            name="pods",
+            metrics=watched,
+        )
+        self._nodes = Informer(
+            client,
+            NODES,
+            on_add=feed.node_added,
+            on_update=feed.node_updated,
+            on_delete=feed.node_deleted,
+            name="nodes",
+            metrics=watched,
+        )
+        tiers = frozenset(Tier(name) for name in settings.tiers)
+        binding = PodBinding(framework, cache, reader, tiers, self._pods, client, binder.bind)
+        self._service = ExtenderService(
+            framework,
+            cache,
+            reader,
+            Terms(tiers, settings.highest_score, settings.wait_seconds),
+            metrics,
+            self._not_synced,
+            binding if settings.bind else None,
+        )
+        limits = Limits(
+            settings.max_connections, settings.max_body_bytes, settings.request_seconds, settings.idle_seconds
+        )
+        self._hung_seconds = settings.hung_seconds
+        self._server = ExtenderServer(settings.listen, self._service, limits, metrics, tls)
+        health.add_ready("informers", self._not_synced)
+        health.add_live("server", self._server.alive)
+        health.add_live("plugins", self._hung)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, `HOST:PORT`."""
+        return self._server.address
+
+    def start(self) -> None:
+        """Start everything; returns at once. The API may be away. Raises SettingsError when the address is taken."""
+        self._server.start()
+        self._nodes.start()
+        self._pods.start()
+
+    def shut_down(self) -> None:
+        """End everything; answers under way go out."""
+        self._server.stop()
+        self._pods.stop()
+        self._nodes.stop()
+
+    def _not_synced(self) -> str | None:
+        waiting = [i for i, informer in (("pods", self._pods), ("nodes", self._nodes)) if not informer.synced]
+        return f"not listed yet: {', '.join(waiting)}; is the API server there?" if waiting else None
+
+    def _hung(self) -> str | None:
+        return "; ".join(self._framework.hung(self._hung_seconds)) or None
+
+
+def _tls(settings: TlsSettings) -> ServerTls | None:
+    if bool(settings.certificate_file) != bool(settings.key_file):
+        raise SettingsError(["tls: certificate_file and key_file belong together; give both or neither"])
+    if not settings.certificate_file:
+        if settings.client_ca_file:
+            raise SettingsError(["tls.client_ca_file needs tls.certificate_file and tls.key_file"])
+        return None
+    return ServerTls(settings.certificate_file, settings.key_file, settings.client_ca_file)
