@@ -292,6 +292,13 @@ class NodeAddress(View, frozen=True):
     address: str
 
 
+class ContainerImage(View, frozen=True):
+    """An image that a node has; `names` are all it goes by there, with tag or digest; null for one without."""
+
+    names: list[str] | None = None
+    size_bytes: int = 0
+
+
 class NodeStatus(View, frozen=True):
     """status of a node; capacity and allocatable are quantities as text."""
 
@@ -299,6 +306,7 @@ class NodeStatus(View, frozen=True):
     allocatable: dict[str, Quantity] = {}
     conditions: list[NodeCondition] = []
     addresses: list[NodeAddress] = []
+    images: list[ContainerImage] = []
     node_info: dict[str, Any] = {}
 
 

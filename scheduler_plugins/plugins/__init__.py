@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.plugins import (
+    balanced_allocation,
     batch_forecast,
     default_binder,
     domain_limit,
+    image_locality,
     inter_pod_affinity,
     node_affinity,
     node_name,
@@ -34,6 +36,8 @@ _MODULES = (
     pod_topology_spread,
     inter_pod_affinity,
     domain_limit,
+    balanced_allocation,
+    image_locality,
     default_binder,
 )
 

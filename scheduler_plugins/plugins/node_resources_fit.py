@@ -1,69 +1,100 @@
-"""NodeResourcesFit: the pod's requests against what is left of the node's allocatable."""
+"""NodeResourcesFit: the pod's requests against what is left of the node's allocatable, and how full that makes it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler_plugins.framework.events import NODE, POD, Action, ClusterEvent, Hint, Registration
-from scheduler_plugins.framework.interfaces import EnqueueExtensions, FilterPlugin, Handle
+from scheduler_plugins.framework.interfaces import EnqueueExtensions, FilterPlugin, Handle, ScorePlugin
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
-from scheduler_plugins.framework.snapshot import Bools, Indices, Snapshot
+from scheduler_plugins.framework.snapshot import Bools, Floats, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import Code, Reason
 from scheduler_plugins.framework.verdicts import Verdicts
 from scheduler_plugins.plugins.amounts import in_words
-from scheduler_plugins.plugins.hints import assigned, node_of, pod_of
+from scheduler_plugins.plugins.fit_scoring import FitScorer, ScoringStrategy
+from scheduler_plugins.plugins.hints import assigned, held_room, node_of, pod_of
+from scheduler_plugins.plugins.rows import index_of
+from slacktide.errors import SettingsError
+from slacktide.objects import Node
+from slacktide.resources import is_extended
+
+_MOST_KINDS: Final = 60
+"""Lacking resources are told apart by the bits of one number; pods that ask for more are told node by node."""
 
 
 class NodeResourcesFitArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Resources that are left to somebody else: names, and groups (what stands before the slash)."""
+    """Extended resources that are left to somebody else, by name or by what stands before the slash, and scoring."""
 
-    ignored_resources: list[str] = []
-    ignored_resource_groups: list[str] = []
+    ignored_resources: tuple[str, ...] = ()
+    ignored_resource_groups: tuple[str, ...] = ()
+    scoring_strategy: ScoringStrategy = ScoringStrategy()
+
+    def problems(self) -> list[str]:
+        """What is wrong with the arguments, each thing in one sentence."""
+        found = [
+            f"ignoredResources: {name} is not an extended resource (such as example.com/gpu) and is always judged"
+            for name in self.ignored_resources
+            if not is_extended(name)
+        ]
+        for group in self.ignored_resource_groups:
+            if not group or "/" in group:
+                found.append(f"ignoredResourceGroups: {group!r} must be what stands before the slash, and no more")
+            elif not is_extended(f"{group}/x"):
+                found.append(f"ignoredResourceGroups: resources of {group} are not extended and always judged")
+        return found + [f"scoringStrategy: {problem}" for problem in self.scoring_strategy.problems()]
 
 
-class NodeResourcesFit(FilterPlugin, EnqueueExtensions):
+class NodeResourcesFit(FilterPlugin, ScorePlugin, EnqueueExtensions):
     """Judges pod count and each requested resource; a request above allocatable itself cannot be cured."""
 
     name = "NodeResourcesFit"
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
+        if problems := args.problems():
+            raise SettingsError([f"arguments of plugin {self.name}: {problem}" for problem in problems])
         self._ignored = frozenset(args.ignored_resources)
         self._ignored_groups = frozenset(args.ignored_resource_groups)
+        self._scorer = FitScorer(args.scoring_strategy)
         self._millis = frozenset({handle.cpu_resource})
         self._bytes = frozenset({handle.memory_resource})
+        self._offers = _Offers()
 
-    def _wanted(self, pod: PodInfo) -> dict[str, int]:
-        return {
-            name: amount
-            for name, amount in pod.requests.items()
-            if amount > 0 and name not in self._ignored and not self._in_ignored_group(name)
-        }
+    def _wanted(self, pod: PodInfo) -> Mapping[str, int]:
+        if not self._ignored and not self._ignored_groups:
+            return pod.requests
+        return {name: amount for name, amount in pod.requests.items() if not self._is_ignored(name)}
 
-    def _in_ignored_group(self, name: str) -> bool:
+    def _is_ignored(self, name: str) -> bool:
         group, slash, _ = name.partition("/")
-        return bool(slash) and group in self._ignored_groups
+        return name in self._ignored or (bool(slash) and group in self._ignored_groups)
 
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Collects every resource that is lacking, as "Insufficient NAME"."""
-        full: Bools = snapshot.column("pod_count")[rows] + 1 > snapshot.column("pods_allocatable")[rows]
-        refused = full.copy()
-        hopeless = np.zeros(len(rows), dtype=np.bool_)
         wanted = self._wanted(pod)
-        for name, amount in wanted.items():
-            allocatable = snapshot.allocatable(name)[rows]
-            refused |= amount > allocatable - snapshot.requested(name)[rows]
-            hopeless |= amount > allocatable
-        codes = np.where(hopeless, np.int8(Code.UNRESOLVABLE), np.int8(Code.UNSCHEDULABLE))
-        return Verdicts.where(refused, codes, lambda i: self._explain(wanted, snapshot.nodes[rows[i]]))
+        lacks = _lacks(wanted, snapshot, index_of(snapshot, rows))
+        refused = np.zeros(len(rows), dtype=np.bool_)
+        codes = np.full(len(rows), Code.UNSCHEDULABLE, dtype=np.int8)
+        kinds, miss = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows))
+        for lack in lacks:
+            refused |= lack.lacking
+            codes[lack.hopeless] = Code.UNRESOLVABLE
+            kinds |= lack.lacking.astype(np.int64) << min(lack.number, _MOST_KINDS)
+            miss += lack.short
+        told_apart = kinds if len(wanted) < _MOST_KINDS else None
+        return Verdicts.where(
+            refused, codes, lambda i: self._explain(wanted, snapshot.nodes[rows[i]]), told_apart, miss
+        )
 
-    def _explain(self, wanted: dict[str, int], node: NodeInfo) -> tuple[Reason, ...]:
+    def _explain(self, wanted: Mapping[str, int], node: NodeInfo) -> tuple[Reason, ...]:
         reasons = []
         room = node.allocatable.get("pods", 0)
         if len(node.pods) + 1 > room:
@@ -75,33 +106,86 @@ class NodeResourcesFit(FilterPlugin, EnqueueExtensions):
                 reasons.append(Reason(f"Insufficient {name}", f"asks for {asked}, free {left}", float(amount - free)))
         return tuple(reasons)
 
+    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
+        """By the scoring strategy; 0 to 100 already."""
+        return self._scorer.score(pod, snapshot, index_of(snapshot, rows), len(rows))
+
     def events_to_register(self) -> Sequence[Registration]:
-        """A pod that left or shrank, a new node, or a node that grew in something that the pod asks for."""
+        """A pod that left or shrank, a new node, or a node that grew in something that the pod asks for.
+
+        Taints are named so that they wake nobody.
+        """
+        node_actions = Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_TAINT
         return (
             Registration(ClusterEvent(POD, Action.DELETE), self._pod_left),
             Registration(ClusterEvent(POD, Action.UPDATE_POD_SCALE_DOWN), self._pod_shrank),
-            Registration(ClusterEvent(NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE), self._node_grew),
+            Registration(ClusterEvent(NODE, node_actions), self._node_grew),
         )
 
     @staticmethod
     def _pod_left(_pod: PodInfo, old: Any, _new: Any) -> Hint:
-        return Hint.QUEUE if assigned(pod_of(old)) else Hint.SKIP
+        return Hint.QUEUE if held_room(pod_of(old)) else Hint.SKIP
 
-    @staticmethod
-    def _pod_shrank(pod: PodInfo, _old: Any, new: Any) -> Hint:
+    def _pod_shrank(self, pod: PodInfo, old: Any, new: Any) -> Hint:
         changed = pod_of(new)
-        return Hint.QUEUE if assigned(changed) or changed.uid == pod.uid else Hint.SKIP
+        if changed.uid == pod.uid:
+            return Hint.QUEUE
+        before, now = pod_of(old).requests, changed.requests
+        freed = any(now.get(name, 0) < before.get(name, 0) for name in self._wanted(pod))
+        return Hint.QUEUE if assigned(changed) and freed else Hint.SKIP
 
     def _node_grew(self, pod: PodInfo, old: Any, new: Any) -> Hint:
         wanted = self._wanted(pod)
-        now = NodeInfo.of(node_of(new)).allocatable
+        now = self._offers.of(node_of(new))
         if now.get("pods", 0) < 1 or any(amount > now.get(name, 0) for name, amount in wanted.items()):
             return Hint.SKIP
         if old is None:
             return Hint.QUEUE
-        before = NodeInfo.of(node_of(old)).allocatable
+        before = self._offers.of(node_of(old))
         grew = any(now.get(name, 0) > before.get(name, 0) for name in ("pods", *wanted))
         return Hint.QUEUE if grew else Hint.SKIP
+
+
+@dataclass(frozen=True, slots=True)
+class _Lack:
+    """One thing that some nodes lack: 0 is room for a pod, the requested resources follow.
+
+    `hopeless` where even the empty node lacks it; `short` says how much of the request is missing, 0 to 1 and more.
+    """
+
+    number: int
+    lacking: Bools
+    hopeless: Bools
+    short: Floats
+
+
+def _lacks(wanted: Mapping[str, int], snapshot: Snapshot, where: Indices | slice) -> Iterator[_Lack]:
+    """What is lacking on any of the nodes at `where`."""
+    free = snapshot.column("pods_allocatable")[where] - snapshot.column("pod_count")[where]
+    full: Bools = free < 1
+    if full.any():
+        yield _Lack(0, full, np.zeros(len(full), dtype=np.bool_), np.where(full, 1.0 - free, 0.0))
+    for number, (name, amount) in enumerate(wanted.items(), start=1):
+        allocatable = snapshot.allocatable(name)[where]
+        free = allocatable - snapshot.requested(name)[where]
+        lacking = free < amount
+        if lacking.any():
+            yield _Lack(number, lacking, allocatable < amount, np.where(lacking, (amount - free) / amount, 0.0))
+
+
+class _Offers:
+    """Allocatable of the nodes that hints were asked about last: one event is put to every pod that waits."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[Node, Mapping[str, int]], ...] = ()
+
+    def of(self, node: Node) -> Mapping[str, int]:
+        for known, allocatable in self._last:
+            if known is node:
+                return allocatable
+        allocatable = NodeInfo.of(node).allocatable
+        self._last = ((node, allocatable), *self._last[:3])
+        return allocatable
 
 
 def register(registry: Registry) -> None:

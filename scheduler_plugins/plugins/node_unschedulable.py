@@ -43,13 +43,18 @@ class NodeUnschedulable(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
         return (Column(_COLUMN, "bool", _cordoned),)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:  # noqa: ARG002  # part of the extension point
-        """Skip for pods that tolerate the cordon."""
-        return PreFilterResult(SKIP) if _tolerates_cordon(pod) else PreFilterResult()
+        """Skip for pods that tolerate the cordon, and when no node has one."""
+        nothing = not snapshot.column(_COLUMN).any() or _tolerates_cordon(pod)
+        return PreFilterResult(SKIP) if nothing else PreFilterResult()
 
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Refuses cordoned nodes."""
-        cordoned = snapshot.column(_COLUMN)[rows].astype(np.bool_)
-        return Verdicts.where(cordoned, Code.UNRESOLVABLE, lambda _: _REASON)
+        if _tolerates_cordon(pod):
+            return Verdicts.where(np.zeros(len(rows), dtype=np.bool_), Code.UNRESOLVABLE, lambda _: _REASON)
+        same_words = np.zeros(len(rows), dtype=np.int8)
+        return Verdicts.where(
+            snapshot.column(_COLUMN).take(rows), Code.UNRESOLVABLE, lambda _: _REASON, kinds=same_words
+        )
 
     def events_to_register(self) -> Sequence[Registration]:
         """A node that is or becomes schedulable, or a toleration of the pod's own."""

@@ -1,0 +1,106 @@
+"""NodeResourcesBalancedAllocation: prefers nodes on which the pod's resources would be used up evenly.
+
+The formula of Kubernetes 1.35: 1 minus the spread of the used fractions. A pod that asks for none of the resources is
+not scored, or many such pods would pile up on the most even node (kubernetes #129138).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_plugins.framework.interfaces import MAX_SCORE, PreScorePlugin, ScorePlugin
+from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.snapshot import Bools, Floats, Indices, Snapshot
+from scheduler_plugins.framework.state import CycleState
+from scheduler_plugins.framework.status import SKIP, SUCCESS, Status
+from scheduler_plugins.plugins.fit_scoring import DEFAULT_RESOURCES, ResourceSpec, amounts
+from scheduler_plugins.plugins.rows import index_of
+from slacktide.errors import SettingsError
+
+
+class NodeResourcesBalancedAllocationArgs(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """Resources that should be used evenly; every weight is 1. None given means cpu and memory."""
+
+    resources: tuple[ResourceSpec, ...] = ()
+
+    def problems(self) -> list[str]:
+        """What is wrong with the arguments, each thing in one sentence."""
+        names = [resource.name for resource in self.resources]
+        found = [f"resource {name} is named twice" for name in sorted({n for n in names if names.count(n) > 1})]
+        return found + [
+            f"weight of resource {resource.name} is {resource.weight}; it must be 1, since evenness has no weights"
+            for resource in self.resources
+            if resource.weight != 1
+        ]
+
+
+_DEFAULT_ARGS: Final = NodeResourcesBalancedAllocationArgs()
+
+
+class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
+    """Judges by requests as they stand, without the defaults that NodeResourcesFit scores with."""
+
+    name = "NodeResourcesBalancedAllocation"
+
+    def __init__(self, args: NodeResourcesBalancedAllocationArgs = _DEFAULT_ARGS) -> None:
+        if problems := args.problems():
+            raise SettingsError([f"arguments of plugin {self.name}: {problem}" for problem in problems])
+        self._resources = tuple(resource.name for resource in args.resources or DEFAULT_RESOURCES)
+
+    def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:  # noqa: ARG002  # part of the extension point
+        """Skip for a pod that asks for none of the resources."""
+        return SUCCESS if any(pod.requests.get(name) for name in self._resources) else SKIP
+
+    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
+        """100 where all fractions are equal; 0 to 100 already."""
+        where = index_of(snapshot, rows)
+        given = (amounts(name, pod, snapshot, where, nonzero=False) for name in self._resources)
+        fractions: list[Floats] = []
+        offered: list[Bools] = []
+        for allocatable, requested in (one for one in given if one is not None):
+            offered.append(allocatable > 0)
+            if not offered[-1].all():
+                allocatable = np.maximum(allocatable, 1)
+            fractions.append(np.minimum(requested / allocatable, 1.0))
+        return np.trunc((1.0 - _spread(fractions, offered, len(rows))) * MAX_SCORE)
+
+
+def _spread(fractions: list[Floats], offered: list[Bools], count: int) -> Floats:
+    """Standard deviation of the fractions that a node offers; 0 where these are fewer than two."""
+    if all(one.all() for one in offered):
+        return _deviation(fractions, count)
+    result = np.zeros(count)
+    kinds = np.stack(offered, axis=1) @ (1 << np.arange(len(offered)))
+    for kind in np.unique(kinds):
+        nodes = np.flatnonzero(kinds == kind)
+        present = [one[nodes] for bit, one in enumerate(fractions) if kind >> bit & 1]
+        result[nodes] = _deviation(present, len(nodes))
+    return result
+
+
+def _deviation(fractions: list[Floats], count: int) -> Floats:
+    if len(fractions) < 2:
+        return np.zeros(count)
+    if len(fractions) == 2:
+        half: Floats = np.abs(fractions[0] - fractions[1]) / 2
+        return half
+    mean = sum(fractions[1:], start=fractions[0]) / len(fractions)
+    squares = [(one - mean) ** 2 for one in fractions]
+    deviation: Floats = np.sqrt(sum(squares[1:], start=squares[0]) / len(fractions))
+    return deviation
+
+
+def register(registry: Registry) -> None:
+    """Make the plugin known by its name."""
+    registry.register(
+        NodeResourcesBalancedAllocation.name,
+        lambda args, _handle: NodeResourcesBalancedAllocation(args),
+        NodeResourcesBalancedAllocationArgs,
+    )

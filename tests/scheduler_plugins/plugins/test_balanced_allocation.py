@@ -1,0 +1,73 @@
+"""NodeResourcesBalancedAllocation: the rows of the stock scheduler's table, formula of 1.35."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_plugins.plugins import default_registry
+from slacktide.errors import SettingsError
+from tests.scheduler_plugins.build import handle, info, node, pod
+from tests.scheduler_plugins.plugins.cases import Judged
+from tests.scheduler_plugins.plugins.test_fit_scoring import GPU, has, holds
+
+WITH_GPU = {"resources": [{"name": "cpu"}, {"name": "memory"}, {"name": GPU}]}
+
+
+def scores(args: dict[str, Any], who: dict[str, Any], *nodes: tuple[dict[str, str], dict[str, Any] | None]) -> Any:
+    plugin = default_registry().build("NodeResourcesBalancedAllocation", args, handle())
+    there = {f"n{i}": [pod(f"q{i}", nodeName=f"n{i}", **used)] for i, (_, used) in enumerate(nodes) if used}
+    offered = [node(f"n{i}", allocatable) for i, (allocatable, _) in enumerate(nodes)]
+    found = Judged(plugin, info("p", **who), offered, there).scores()
+    return None if found is None else [found[f"n{i}"] for i in range(len(nodes))]
+
+
+@pytest.mark.parametrize(
+    ("who", "nodes", "want"),
+    [
+        (holds(3000, 5000), [(has(4000, 10000), None), (has(6000, 10000), None)], [87, 100]),
+        (holds(3000, 0), [(has(10000, 20000), holds(3000, 5000))], [82]),
+        (holds(3000, 5000), [(has(10000, 20000), holds(3000, 5000))], [95]),
+        (holds(3000, 5000), [(has(10000, 50000), holds(3000, 5000))], [80]),
+        (holds(3000, 0), [(has(6000, 10000), holds(3000, 0))], [50]),
+        (holds(3000, 0), [(has(6000, 10000), holds(3000, 5000))], [75]),
+        (holds(9000, 0), [(has(6000, 10000), holds(3000, 5000))], [75]),
+        (holds(3000, 0), [(has(0, 10000), holds(0, 5000))], [100]),
+    ],
+)
+def test_cpu_and_memory(who: Any, nodes: Any, want: list[int]) -> None:
+    assert scores({}, who, *nodes) == want
+
+
+def test_three_resources() -> None:
+    assert scores(WITH_GPU, holds(3000, 5000, 4), (has(3500, 40000, 8), None)) == [70]
+    assert scores(WITH_GPU, holds(3000, 5000, 1), (has(3500, 40000, 8), None)) == [65]
+
+
+def test_a_scalar_that_is_not_asked_for_is_ignored() -> None:
+    assert scores(WITH_GPU, holds(3000, 5000), (has(3500, 40000, 8), holds(0, 0, 4))) == [63]
+
+
+def test_nodes_that_offer_different_things_are_judged_by_what_they_offer() -> None:
+    nodes = [(has(3500, 40000, 8), None), (has(3500, 40000), None), (has(3500, 0, 4), None), (has(0, 0), None)]
+    assert scores(WITH_GPU, holds(3000, 5000, 4), *nodes) == [70, 63, 92, 100]
+
+
+@pytest.mark.parametrize("who", [{"containers": []}, {"containers": [{"name": "c"}]}, holds(0, 0, 3)])
+def test_pods_that_ask_for_none_of_it_do_not_pile_up_on_the_most_even_node(who: dict[str, Any]) -> None:
+    """Reference section 7, row 25 (kubernetes #129138)."""
+    assert scores({}, who, (has(4000, 10000, 8), None), (has(4000, 10000, 8), holds(3000, 0))) is None
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ([{"name": "cpu", "weight": 2}], "weight of resource cpu is 2"),
+        ([{"name": "cpu"}, {"name": "cpu"}], "cpu is named twice"),
+        ([{"name": "cpu", "wieght": 1}], "wieght"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(resources: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        default_registry().build("NodeResourcesBalancedAllocation", {"resources": resources}, handle())
