@@ -95,14 +95,14 @@ class Bindings:
         self._seen: dict[str, float] = {}
         self._news = threading.Condition()
         listed = client.list(PODS, namespace=namespace)
-        self._watch = client.watch(PODS, listed.resource_version, namespace=namespace)
+        self._watch = client.watch(PODS, resource_version=listed.resource_version, namespace=namespace)
         self._thread = threading.Thread(target=self._run, name="bindings", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         for event in self._watch:
             pod = event.object
-            if pod is not None and pod.spec.node_name and pod.metadata.name not in self._seen:
+            if pod.spec.node_name and pod.metadata.name not in self._seen:
                 with self._news:
                     self._seen[pod.metadata.name] = time.monotonic()
                     self._news.notify_all()

@@ -24,6 +24,7 @@ COMMANDS: Final = (
     "top",
     "forecast",
     "explain",
+    "placement-check",
     "doctor",
     "agent",
     "history",
@@ -45,7 +46,7 @@ class Commands(click.Group):
         """The command of that name, None when there is none."""
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"cli.commands.{cmd_name}").command
+        command = importlib.import_module(f"cli.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from scheduler_plugins.framework.interfaces import Handle
 from scheduler_plugins.framework.runtime import Framework
 from scheduler_plugins.framework.status import SUCCESS
+from scheduler_plugins.framework.unobserved import Unobserved
 from scheduler_plugins.plugins import default_registry
 from slacktide import names
 from slacktide.cluster import NAMESPACES
@@ -42,13 +43,6 @@ class Objects:
 
     def get(self, kind: Kind[Any], namespace: str, name: str) -> Any:
         return self._namespaces.get(name) if kind is NAMESPACES else None
-
-
-class Unobserved:
-    """Nobody measures."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_arguments, **_keywords: None
 
 
 def stock_framework(namespaces: Iterable[Namespace] = ()) -> Framework:

@@ -1,0 +1,237 @@
+"""From nodes and pods to a Problem: which pods may move, which are alike, where each may be, what a node can take.
+
+Where a pod may be at all is asked of the plugins themselves (cordon, taints, node affinity), with all pods that may
+move taken off; a pod that is bound is asked about as if it were not. What batch work may use of a node is what its
+forecast leaves, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from scheduler_plugins.framework.cache import Cache
+from scheduler_plugins.framework.diagnosis import Diagnosis
+from scheduler_plugins.framework.pod_info import LARGEST, PodInfo, PodReader
+from scheduler_plugins.framework.runtime import Framework
+from scheduler_plugins.framework.snapshot import Bools, Ints, Snapshot
+from scheduler_plugins.framework.state import CycleState
+from scheduler_plugins.placement.problem import Group, Problem, Spread
+from slacktide import forecast as wire
+from slacktide.errors import SlacktideError
+from slacktide.names import FORECAST_ANNOTATION, HOSTNAME_LABEL
+from slacktide.objects import Node, Pod, View, is_terminal, is_terminating, owner_group
+from slacktide.settings import ResourceNames
+
+ELIGIBILITY: Final = ("NodeUnschedulable", "TaintToleration", "NodeAffinity")
+"""Plugins whose verdict does not depend on other pods."""
+
+_PODS: Final = "pods"
+
+
+class _Selector(View, frozen=True):
+    match_labels: dict[str, str] = msgspec.field(default_factory=dict)
+    match_expressions: list[dict[str, Any]] = msgspec.field(default_factory=list)
+
+
+class _Term(View, frozen=True):
+    topology_key: str = ""
+    label_selector: _Selector | None = None
+    namespaces: list[str] = msgspec.field(default_factory=list)
+    namespace_selector: dict[str, Any] | None = None
+
+
+class _Terms(View, frozen=True):
+    required_during_scheduling_ignored_during_execution: list[_Term] = msgspec.field(default_factory=list)
+
+
+class _Affinity(View, frozen=True):
+    pod_affinity: _Terms | None = None
+    pod_anti_affinity: _Terms | None = None
+
+
+class _Constraint(View, frozen=True):
+    topology_key: str = ""
+    max_skew: int = 1
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: _Selector | None = None
+    min_domains: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What other pods mean to the pods of a group, as far as a linear program can say it."""
+
+    apart: bool
+    spreads: tuple[_Constraint, ...]
+    unjudged: tuple[str, ...]
+
+
+def problem_of(
+    nodes: Iterable[Node],
+    pods: Iterable[Pod],
+    moves: Callable[[Pod], bool],
+    framework: Framework,
+    names: ResourceNames,
+    topologies: Sequence[str],
+    now: float,
+) -> Problem:
+    """All nodes; pods that `moves` picks become groups, the others stay where they are.
+
+    `framework` has the plugins of ELIGIBILITY; every group is also spread over each of `topologies` (label keys) as a
+    wish. `now` is seconds since the epoch, for the age of forecasts. Raises SlacktideError when there is no node.
+    """
+    reader, cache = PodReader(names), Cache()
+    for node in nodes:
+        cache.set_node(node)
+    moving: dict[bytes, list[PodInfo]] = {}
+    for pod in pods:
+        if is_terminal(pod) or is_terminating(pod):
+            continue
+        info = reader.read(pod)
+        if moves(pod) and not info.problem:
+            moving.setdefault(_likeness(info), []).append(info)
+        elif pod.spec.node_name:
+            cache.add_pod(info)
+    snapshot = framework.new_snapshot()
+    cache.refresh(snapshot)
+    if not len(snapshot):
+        raise SlacktideError("there is no node to place anything on")
+    groups = [_group(alike, framework, snapshot, topologies) for alike in moving.values()]
+    asked = {name for alike in moving.values() for name in alike[0].requests}
+    resources = [*sorted(asked), _PODS]
+    return Problem(
+        nodes=tuple(snapshot.names),
+        resources=resources,
+        capacity=_capacity(snapshot, resources, names, now),
+        fixed=np.stack([_requested(snapshot, name) for name in resources], axis=1),
+        groups=groups,
+    )
+
+
+def rules_of(info: PodInfo) -> Rules:
+    """Reads affinity and spread rules. Rules about other pods than the like are `unjudged`."""
+    spec, labels = info.pod.spec, info.pod.metadata.labels
+    affinity = msgspec.convert(spec.affinity or {}, _Affinity)
+    unjudged: list[str] = []
+    apart = False
+    if affinity.pod_affinity and affinity.pod_affinity.required_during_scheduling_ignored_during_execution:
+        unjudged.append("required pod affinity")
+    anti = affinity.pod_anti_affinity
+    for term in anti.required_during_scheduling_ignored_during_execution if anti else ():
+        if term.topology_key == HOSTNAME_LABEL and _only_selects(term.label_selector, labels) and not term.namespaces:
+            apart = True
+        else:
+            unjudged.append(f"required pod anti-affinity over {term.topology_key}")
+    spreads = []
+    for raw in spec.topology_spread_constraints:
+        constraint = msgspec.convert(raw, _Constraint)
+        if constraint.when_unsatisfiable != "DoNotSchedule":
+            continue
+        if _only_selects(constraint.label_selector, labels) and constraint.min_domains is None:
+            spreads.append(constraint)
+        else:
+            unjudged.append(f"spread over {constraint.topology_key}")
+    return Rules(apart, tuple(spreads), tuple(unjudged))
+
+
+def _only_selects(selector: _Selector | None, labels: dict[str, str]) -> bool:
+    """Whether a selector is about pods with these labels, so that like pods are what it counts."""
+    if selector is None or selector.match_expressions or not selector.match_labels:
+        return False
+    return all(labels.get(key) == value for key, value in selector.match_labels.items())
+
+
+def _likeness(info: PodInfo) -> bytes:
+    """Equal for pods that may stand for one another."""
+    spec, metadata = info.pod.spec, info.pod.metadata
+    owner = owner_group(info.pod) or metadata.name
+    return msgspec.json.encode(
+        (
+            metadata.namespace,
+            owner,
+            sorted(info.requests.items()),
+            sorted(spec.node_selector.items()),
+            spec.affinity,
+            spec.tolerations,
+            spec.topology_spread_constraints,
+        )
+    )
+
+
+def _group(alike: list[PodInfo], framework: Framework, snapshot: Snapshot, topologies: Sequence[str]) -> Group:
+    first = alike[0]
+    rules = rules_of(first)
+    now = np.zeros(len(snapshot), dtype=np.int64)
+    unplaced = 0
+    for info in alike:
+        row = snapshot.index.get(info.pod.spec.node_name)
+        if row is None:
+            unplaced += 1
+        else:
+            now[row] += 1
+    hard = {constraint.topology_key: constraint.max_skew for constraint in rules.spreads}
+    spreads = tuple(_spread(snapshot, key, hard.get(key)) for key in dict.fromkeys((*hard, *topologies)))
+    return Group(
+        name=owner_group(first.pod) or first.key,
+        requests=first.requests,
+        eligible=_eligible(framework, snapshot, first),
+        now=now,
+        unplaced=unplaced,
+        apart=rules.apart,
+        spreads=spreads,
+        unjudged=rules.unjudged,
+    )
+
+
+def _spread(snapshot: Snapshot, key: str, max_skew: int | None) -> Spread:
+    ids, values = snapshot.label(key)
+    return Spread(key, ids.astype(np.int64) - 1, [value or "" for value in values[1:]], max_skew)
+
+
+def _eligible(framework: Framework, snapshot: Snapshot, info: PodInfo) -> Bools:
+    """(nodes,) where the plugins let a pod like this be."""
+    free = info.on("")
+    state, diagnosis = CycleState(), Diagnosis(names=tuple(snapshot.names))
+    found = np.zeros(len(snapshot), dtype=np.bool_)
+    filtered = framework.run_pre_filter(state, free, snapshot, diagnosis)
+    if filtered.status.ok:
+        status, rows = framework.run_filter(state, free, snapshot, filtered.rows, diagnosis)
+        if status.ok:
+            found[rows] = True
+    return found
+
+
+def _requested(snapshot: Snapshot, resource: str) -> Ints:
+    return snapshot.column("pod_count").copy() if resource == _PODS else snapshot.requested(resource).copy()
+
+
+def _capacity(snapshot: Snapshot, resources: Sequence[str], names: ResourceNames, now: float) -> Ints:
+    capacity = np.stack([snapshot.allocatable(name) for name in resources], axis=1)
+    for resource in (names.cpu, names.memory):
+        if resource in resources:
+            index = resources.index(resource)
+            for row, node in enumerate(snapshot.nodes):
+                room = _forecast_room(node.node, resource == names.cpu, now)
+                if room is not None:
+                    capacity[row, index] = min(int(capacity[row, index]), room)
+    return np.minimum(capacity, LARGEST)
+
+
+def _forecast_room(node: Node | None, cpu: bool, now: float) -> int | None:
+    """What the forecast of a node leaves to batch work; None where there is no forecast to go by."""
+    text = node.metadata.annotations.get(FORECAST_ANNOTATION) if node is not None else None
+    if text is None:
+        return None
+    try:
+        forecast = wire.decode(text)
+    except wire.ForecastError:
+        return 0
+    if forecast.closed:
+        return 0
+    amount = forecast.reclaimable.cpu_millis if cpu else forecast.reclaimable.memory_bytes
+    return int((amount or 0) * wire.trust(forecast, now))
