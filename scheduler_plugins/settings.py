@@ -29,6 +29,13 @@ class SchedulerSettings(DaemonSettings, frozen=True):
     cluster: ClusterSettings = ClusterSettings()
     resources: ResourceNames = ResourceNames()
     profile: ProfileSettings = ProfileSettings()
+    configuration: Annotated[
+        str,
+        Meta(
+            description="KubeSchedulerConfiguration v1 file with profiles, plugins, their arguments and extenders; "
+            "empty: one default profile. What it states of backoff and lease goes before the settings here"
+        ),
+    ] = ""
     scheduler_name: Annotated[str, Meta(min_length=1, description="places pods whose spec.schedulerName is this")] = (
         names.SCHEDULER_NAME
     )

@@ -54,6 +54,10 @@ class Registry:
         """Registered names in the order of registration."""
         return tuple(self._entries)
 
+    def entry(self, name: str) -> Entry[Any] | None:
+        """What was registered under `name`."""
+        return self._entries.get(name)
+
     def unknown(self, name: str) -> str:
         """Sentence about a name that nobody registered, with the nearest and all known ones."""
         near = difflib.get_close_matches(name, self._entries, n=1)
