@@ -102,6 +102,13 @@ class SchedulerMetrics:
             ["outcome"],
             registry=registry,
         )
+        self._hint_seconds = Histogram(
+            "scheduler_queueing_hint_execution_duration_seconds",
+            "Time of one queueing hint.",
+            ["plugin", "event", "hint"],
+            buckets=_exponential(0.00001, 1.5, 20),
+            registry=registry,
+        )
         self._hint_errors = Counter(
             "slacktide_scheduler_hint_errors",
             "Queueing hints that raised; the event was taken to help.",
@@ -150,6 +157,10 @@ class SchedulerMetrics:
         """A pod entered a queue."""
         self._incoming.labels(queue, event).inc()
 
+    def hinted(self, plugin: str, event: str, outcome: str, seconds: float) -> None:
+        """A queueing hint was asked; outcome is Queue, QueueSkip or Error."""
+        self._hint_seconds.labels(plugin, event, outcome).observe(seconds)
+
     def hint_failed(self, plugin: str, event: str, error: Exception) -> None:
         """A queueing hint raised."""
         self._hint_errors.labels(plugin).inc()
@@ -157,7 +168,7 @@ class SchedulerMetrics:
 
     def watch(self, queue: QueueFigures, cache: CacheFigures) -> None:
         """Read queue and cache at each scrape."""
-        self._registry.register(_Depths(queue, cache, self._profile))
+        self._registry.register(_Depths(queue, cache))
 
 
 class QueueFigures(Protocol):
@@ -167,8 +178,8 @@ class QueueFigures(Protocol):
         """Pods by queue."""
         ...
 
-    def unschedulable_by_plugin(self) -> dict[str, int]:
-        """Pods by the plugin that refused them."""
+    def unschedulable_by_plugin(self) -> dict[tuple[str, str], int]:
+        """Pods by (the plugin that refused them, their profile)."""
         ...
 
     def in_flight_counts(self) -> dict[str, int]:
@@ -187,10 +198,9 @@ class CacheFigures(Protocol):
 class _Depths(Collector):
     """Gauges that are read, never counted up and down, so that they cannot drift or go below zero."""
 
-    def __init__(self, queue: QueueFigures, cache: CacheFigures, profile: str) -> None:
+    def __init__(self, queue: QueueFigures, cache: CacheFigures) -> None:
         self._queue = queue
         self._cache = cache
-        self._profile = profile
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Current figures."""
@@ -201,8 +211,8 @@ class _Depths(Collector):
         refused = GaugeMetricFamily(
             "scheduler_unschedulable_pods", "Waiting pods that a plugin refused.", labels=["plugin", "profile"]
         )
-        for plugin, count in self._queue.unschedulable_by_plugin().items():
-            refused.add_metric([plugin, self._profile], count)
+        for (plugin, profile), count in self._queue.unschedulable_by_plugin().items():
+            refused.add_metric([plugin, profile], count)
         yield refused
         kept = GaugeMetricFamily(
             "scheduler_inflight_events", "Events kept for pods in flight; these count as PodPopped.", labels=["event"]

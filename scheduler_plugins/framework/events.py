@@ -7,7 +7,7 @@ that really changed, so that a heartbeat wakes nobody.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -132,10 +132,15 @@ Nodes come as `Node`, pods as `PodInfo`."""
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A plugin wants to be asked by `hint` when `event` happens; no hint means that the event always helps."""
+    """A plugin wants to be asked by `hint` when `event` happens; no hint means that the event always helps.
+
+    `alike` gives a hashable value on which alone the hint's answer for a pod depends, such as its requests: of the
+    waiting pods that have it in common only one is asked. Without it each pod is asked.
+    """
 
     event: ClusterEvent
     hint: HintFunction | None = None
+    alike: Callable[[PodInfo], Hashable] | None = None
 
 
 def _allocatable_differs(old: Node, new: Node) -> bool:

@@ -6,9 +6,8 @@ is done, and is then judged as if it had happened after the verdict.
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +28,10 @@ class InFlight:
     """Not thread safe: the queue's lock guards it."""
 
     def __init__(self) -> None:
-        self._serial = itertools.count()
+        # By uid, in the order of their Pop: how many events had ever been kept by then.
         self._pods: dict[str, int] = {}
-        self._events: deque[tuple[int, RecordedEvent]] = deque()
+        self._events: list[RecordedEvent] = []
+        self._dropped = 0
         self._forced: set[str] = set()
         self._gone: set[str] = set()
         self._latest: dict[str, PodInfo] = {}
@@ -44,12 +44,16 @@ class InFlight:
 
     def begin(self, uid: str) -> None:
         """A pod was popped."""
-        self._pods[uid] = next(self._serial)
+        self._pods[uid] = self._dropped + len(self._events)
+
+    def uids(self) -> frozenset[str]:
+        """All that are being attempted."""
+        return frozenset(self._pods)
 
     def record(self, events: Iterable[RecordedEvent]) -> None:
         """Events happened; kept only while some pod is in flight."""
         if self._pods:
-            self._events.extend((next(self._serial), event) for event in events)
+            self._events.extend(events)
 
     def force(self, uid: str) -> None:
         """Somebody asked for another attempt of a pod in flight, whatever its verdict will be."""
@@ -62,6 +66,11 @@ class InFlight:
 
     def replace(self, info: PodInfo) -> None:
         """The pod in flight was changed."""
+        self._latest[info.uid] = info
+
+    def restore(self, info: PodInfo) -> None:
+        """The pod in flight is there, in this version, even if `remove` was called before."""
+        self._gone.discard(info.uid)
         self._latest[info.uid] = info
 
     def latest(self, info: PodInfo) -> PodInfo:
@@ -77,10 +86,9 @@ class InFlight:
         """Whether `remove` was called since the pod was popped."""
         return uid in self._gone
 
-    def events_since(self, uid: str) -> Iterator[RecordedEvent]:
+    def events_since(self, uid: str) -> Sequence[RecordedEvent]:
         """Events since the pod was popped, oldest first."""
-        begun = self._pods[uid]
-        return (event for serial, event in self._events if serial > begun)
+        return self._events[self._pods[uid] - self._dropped :]
 
     def done(self, uid: str) -> None:
         """The attempt is over; events that no pod in flight has waited through are dropped."""
@@ -88,19 +96,19 @@ class InFlight:
         self._forced.discard(uid)
         self._gone.discard(uid)
         self._latest.pop(uid, None)
-        # Pods are in the order of their Pop, so the first is the oldest.
-        oldest = next(iter(self._pods.values()), None)
-        while self._events and (oldest is None or self._events[0][0] < oldest):
-            self._events.popleft()
+        oldest = next(iter(self._pods.values()), self._dropped + len(self._events))
+        if oldest > self._dropped:
+            del self._events[: oldest - self._dropped]
+            self._dropped = oldest
 
     def entries(self) -> list[str]:
         """Uids and event labels in the order in which they happened."""
-        merged: list[tuple[int, str]] = [(serial, uid) for uid, serial in self._pods.items()]
-        merged += [(serial, recorded.event.label) for serial, recorded in self._events]
-        return [text for _, text in sorted(merged)]
+        merged = [(begun, 0, uid) for uid, begun in self._pods.items()]
+        merged += [(self._dropped + i, 1, kept.event.label) for i, kept in enumerate(self._events)]
+        return [text for _, _, text in sorted(merged, key=lambda entry: entry[:2])]
 
     def event_counts(self) -> dict[str, int]:
         """How many of each event are kept; pods in flight count as PodPopped."""
-        counts = Counter(recorded.event.label for _, recorded in self._events)
+        counts = Counter(kept.event.label for kept in self._events)
         counts["PodPopped"] = len(self._pods)
         return dict(counts)

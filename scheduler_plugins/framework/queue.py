@@ -5,32 +5,38 @@ backoffQ     failed lately; refused pods and failed attempts in a heap each
 unschedulable    refused, asleep until an event that one of its refusing plugins is helped by; gated pods too
 
 Every Pop is ended by exactly one Done (`requeue` does it as well). An event that happens while a pod is being
-attempted is judged when the attempt fails. Times come from an injected monotonic clock.
+attempted is judged when the attempt fails: what older schedulers reached with a counter of moves (a pod popped before a
+move never went to sleep) holds here for each event, and only for pods that it may help. Times come from an injected
+monotonic clock.
 """
 
 from __future__ import annotations
 
-import enum
-import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from scheduler_plugins.framework import events
-from scheduler_plugins.framework.events import ClusterEvent, Hint, Registration
+from scheduler_plugins.framework.asleep import Asleep
+from scheduler_plugins.framework.backoff import BackoffQueue, QueueTimes
+from scheduler_plugins.framework.events import ClusterEvent, Registration
 from scheduler_plugins.framework.heap import NamedHeap
 from scheduler_plugins.framework.inflight import InFlight, RecordedEvent
+from scheduler_plugins.framework.judge import HintObserver, Judge, Wake
+from scheduler_plugins.framework.nominator import Nominator
 from scheduler_plugins.framework.pod_info import PodInfo
-from scheduler_plugins.framework.queued import QueuedPod, backoff_duration
+from scheduler_plugins.framework.queued import QueuedPod
 from scheduler_plugins.framework.status import Status
+from scheduler_plugins.framework.wakers import Wakers
+
+__all__ = ["QueueError", "QueueObserver", "QueueRules", "QueueTimes", "SchedulingQueue"]
 
 
 class QueueRules(Protocol):
-    """What the queue asks of the framework."""
+    """What the queue asks of the framework of a profile."""
 
     def sort_key(self, queued: QueuedPod) -> tuple[Any, ...]:
-        """Order of ready pods."""
+        """Order of ready pods; the same in all profiles."""
         ...
 
     def run_pre_enqueue(self, pod: PodInfo, first: str = "") -> Status:
@@ -39,36 +45,16 @@ class QueueRules(Protocol):
 
     @property
     def registrations(self) -> Mapping[str, Sequence[Registration]]:
-        """Events by plugin name."""
+        """Events by plugin name; the queue reads them once."""
         ...
 
 
-class QueueObserver(Protocol):
+class QueueObserver(HintObserver, Protocol):
     """Told what happens in the queue."""
 
     def incoming(self, queue: str, event: str) -> None:
         """A pod entered `queue` (active, backoff or unschedulable) because of `event`."""
         ...
-
-    def hint_failed(self, plugin: str, event: str, error: Exception) -> None:
-        """A queueing hint raised; the event was taken to help."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class QueueTimes:
-    """Seconds. `ordering_window`: pods whose backoff ends within one window leave it in activeQ order."""
-
-    initial_backoff: float = 1.0
-    maximum_backoff: float = 10.0
-    ordering_window: float = 1.0
-    unschedulable_timeout: float = 300.0
-
-
-class _Wake(enum.Enum):
-    SLEEP = 0
-    AFTER_BACKOFF = 1
-    AT_ONCE = 2
 
 
 ACTIVE: Final = "active"
@@ -76,78 +62,97 @@ BACKOFF: Final = "backoff"
 UNSCHEDULABLE: Final = "unschedulable"
 GATED: Final = "gated"
 
+_TIMES: Final = QueueTimes()
+
 
 class QueueError(RuntimeError):
     """A caller broke the protocol of the queue."""
 
 
 class SchedulingQueue:
-    """Thread safe. Pods are known by namespace/name in the queue, and by uid while in flight."""
+    """Thread safe. Pods are known by namespace/name in the queue, and by uid while in flight.
+
+    `rules` are those of one profile that takes every pod, or by name of the profile (spec.schedulerName). `extenders`
+    are names of extenders: a pod that one of them refused is helped by every event.
+    """
 
     def __init__(
         self,
-        rules: QueueRules,
+        rules: QueueRules | Mapping[str, QueueRules],
         observer: QueueObserver,
         clock: Callable[[], float],
-        times: QueueTimes = QueueTimes(),
+        times: QueueTimes = _TIMES,
         *,
         pop_from_backoff: bool = True,
+        nominator: Nominator | None = None,
+        extenders: Iterable[str] = (),
     ) -> None:
-        self._rules = rules
+        self._by_name = isinstance(rules, Mapping)
+        self._profiles: Mapping[str, QueueRules] = rules if isinstance(rules, Mapping) else {"": rules}
+        if not self._profiles:
+            raise QueueError("a queue needs the rules of at least one profile")
         self._observer = observer
         self._clock = clock
         self._times = times
         self._pop_from_backoff = pop_from_backoff
+        self.nominator = Nominator() if nominator is None else nominator
         self._changed = threading.Condition()
-        self._active: NamedHeap[QueuedPod] = NamedHeap(rules.sort_key)
-        self._backoff: NamedHeap[QueuedPod] = NamedHeap(self._backoff_key)
-        self._error_backoff: NamedHeap[QueuedPod] = NamedHeap(self._backoff_key)
-        self._asleep: dict[str, QueuedPod] = {}
+        wakers = Wakers({name: profile.registrations for name, profile in self._profiles.items()}, extenders)
+        self._judge = Judge(wakers, observer, clock)
+        sort_key = next(iter(self._profiles.values())).sort_key
+        self._active: NamedHeap[QueuedPod] = NamedHeap(sort_key)
+        self._backoff = BackoffQueue(times, sort_key)
+        self._asleep = Asleep(wakers)
         self._in_flight = InFlight()
         self._closed = False
 
     # Entering and leaving.
 
     def add(self, info: PodInfo) -> None:
-        """A pod without a node appeared."""
+        """A pod without a node appeared; others that wait for it may wake.
+
+        Raises QueueError for a pod that no profile is for.
+        """
+        profile = self._profile_of(info)
         with self._changed:
             if info.uid in self._in_flight:
-                self._in_flight.replace(info)
+                self._in_flight.restore(info)
                 return
-            known = self._take(info.key)
-            if known is not None and known.info.uid == info.uid:
-                known.info = info
-                self._to_active(known, events.POD_ADD.label)
-            else:
-                self._to_active(QueuedPod(info, self._clock()), events.POD_ADD.label)
+            self.nominator.seen(info)
+            queued = self._take(info.key)
+            if queued is None or queued.info.uid != info.uid:
+                queued = QueuedPod(info, self._clock(), profile)
+            queued.info = info
+            self._to_active(queued, events.POD_ADD.label)
+            self._happened(events.POD_ADD, None, info, lambda other: other.info.uid != info.uid)
 
     def update(self, old: PodInfo, new: PodInfo) -> None:
         """A pod that waits was changed. A change that nobody can care about (status only) moves nothing."""
         happened = events.pod_events(old.pod, new.pod)
         with self._changed:
+            if new.uid not in self._in_flight and self._find(new.key) is None:
+                self.add(new)
+                return
+            self.nominator.changed(old, new)
             if new.uid in self._in_flight:
                 self._in_flight.replace(new)
-                self._record(RecordedEvent(event, old, new) for event in happened)
+                kept = [RecordedEvent(event, old, new) for event in happened if self._judge.matters(event)]
+                self._in_flight.record(kept)
                 return
-            heap = self._heap_of(new.key)
-            if heap is not None:
-                queued = heap.remove(new.key)
-                if queued is not None:
-                    queued.info = new
-                    heap.push(new.key, queued)
+            queued = self._asleep.remove(new.key)
+            if queued is not None:
+                self._update_sleeping(queued, happened, old, new)
                 return
-            sleeping = self._asleep.get(new.key)
-            if sleeping is None:
-                self._to_active(QueuedPod(new, self._clock()), events.POD_ADD.label)
-                return
-            sleeping.info = new
-            for event in happened:
-                if self._wake(sleeping, event, old, new):
-                    return
+            heap = self._active if new.key in self._active else self._backoff
+            queued = heap.remove(new.key)
+            if queued is not None:
+                queued.info = new
+                heap.push(new.key, queued)
 
     def delete(self, info: PodInfo) -> None:
         """A pod is gone or has a node; one in flight is left to its attempt and does not come back."""
         with self._changed:
+            self.nominator.drop(info.uid)
             self._in_flight.remove(info.uid)
             known = self._find(info.key)
             if known is not None and known.info.uid == info.uid:
@@ -190,7 +195,7 @@ class SchedulingQueue:
                 if self._in_flight.gone(uid):
                     return
                 queued.info = self._in_flight.latest(queued.info)
-                if self._heap_of(key) is not None or key in self._asleep:
+                if self._find(key) is not None:
                     raise QueueError(f"pod {key} is in the scheduling queue already")
                 if queued.rejectors:
                     queued.unschedulable_count += 1
@@ -198,6 +203,7 @@ class SchedulingQueue:
                 else:
                     queued.consecutive_errors += 1
                 queued.timestamp = self._clock()
+                queued.flushed = False
                 self._place(queued, self._after_attempt(queued), events.ATTEMPT_FAILURE)
             finally:
                 self._in_flight.done(uid)
@@ -210,15 +216,21 @@ class SchedulingQueue:
 
     # Waking.
 
-    def move_all(self, event: ClusterEvent, old: Any = None, new: Any = None, *, exclude: str = "") -> None:
-        """Something changed in the cluster: wake the pods that it may help, but the one with uid `exclude`."""
+    def move_all(
+        self, event: ClusterEvent, old: Any = None, new: Any = None, *, exclude: str = "", priority: int | None = None
+    ) -> None:
+        """Something changed in the cluster: wake the pods that it may help.
+
+        Left asleep are the pod with uid `exclude`, and pods of a higher priority than `priority` where that is given:
+        they never minded a pod that was only nominated.
+        """
         with self._changed:
-            if not self._interesting(event):
-                return
-            self._in_flight.record([RecordedEvent(event, old, new)])
-            for queued in list(self._asleep.values()):
-                if queued.info.uid != exclude:
-                    self._wake(queued, event, old, new)
+            self._happened(
+                event,
+                old,
+                new,
+                lambda queued: queued.info.uid != exclude and (priority is None or queued.info.priority <= priority),
+            )
 
     def activate(self, infos: Iterable[PodInfo]) -> None:
         """Attempt these pods as soon as possible; a gate still holds."""
@@ -236,41 +248,39 @@ class SchedulingQueue:
     def flush_backoff(self) -> None:
         """Move pods whose backoff ended to activeQ; to be called each second."""
         with self._changed:
-            now = self._clock()
-            for heap in (self._backoff, self._error_backoff):
-                while (head := heap.peek()) is not None and not self._backing_off(head, now):
-                    heap.pop()
-                    self._push_active(head, events.BACKOFF_COMPLETE)
+            for queued in self._backoff.pop_due(self._clock()):
+                self._push_active(queued, events.BACKOFF_COMPLETE)
 
     def flush_unschedulable(self) -> None:
         """Retry pods that have slept longer than the timeout, gated ones too; to be called each 30 s."""
         with self._changed:
             now = self._clock()
-            late = [q for q in self._asleep.values() if now - q.timestamp > self._times.unschedulable_timeout]
-            for queued in late:
-                self._wake(queued, events.UNSCHEDULABLE_TIMEOUT, None, None)
+            for queued in [q for q in self._asleep if now - q.timestamp > self._times.unschedulable_timeout]:
+                self._rouse(queued, Wake.AFTER_BACKOFF, events.UNSCHEDULABLE_TIMEOUT.label)
+                queued.flushed = queued.info.key not in self._asleep
 
     # Looking in.
 
     def counts(self) -> dict[str, int]:
         """Pods waiting in active, backoff, unschedulable and gated."""
         with self._changed:
-            gated = sum(1 for queued in self._asleep.values() if queued.gated)
             return {
                 ACTIVE: len(self._active),
-                BACKOFF: len(self._backoff) + len(self._error_backoff),
-                UNSCHEDULABLE: len(self._asleep) - gated,
-                GATED: gated,
+                BACKOFF: len(self._backoff),
+                UNSCHEDULABLE: len(self._asleep) - self._asleep.gated,
+                GATED: self._asleep.gated,
             }
 
-    def unschedulable_by_plugin(self) -> dict[str, int]:
-        """How many waiting pods each plugin has refused."""
+    def unschedulable_by_plugin(self) -> dict[tuple[str, str], int]:
+        """By (plugin, name of the profile): how many waiting pods the plugin has refused."""
         with self._changed:
-            counts: dict[str, int] = {}
-            for queued in (*self._asleep.values(), *self._backoff, *self._error_backoff):
-                for plugin in queued.rejectors:
-                    counts[plugin] = counts.get(plugin, 0) + 1
-            return counts
+            waiting = [*self._asleep, *self._backoff, *self._active]
+        counts: dict[tuple[str, str], int] = {}
+        for queued in waiting:
+            for plugin in queued.rejectors:
+                key = (plugin, queued.info.pod.spec.scheduler_name)
+                counts[key] = counts.get(key, 0) + 1
+        return counts
 
     def in_flight_counts(self) -> dict[str, int]:
         """Events kept for pods in flight, by label."""
@@ -282,12 +292,18 @@ class SchedulingQueue:
         with self._changed:
             return self._in_flight.entries()
 
+    def uids(self) -> frozenset[str]:
+        """Of every pod that waits or is being attempted."""
+        with self._changed:
+            waiting = (*self._asleep, *self._backoff, *self._active)
+            return self._in_flight.uids().union(queued.info.uid for queued in waiting)
+
     def where(self, info: PodInfo) -> str:
         """active, backoff, unschedulable, gated, in flight, or "" for a pod that is nowhere."""
         with self._changed:
             if info.key in self._active:
                 return ACTIVE
-            if info.key in self._backoff or info.key in self._error_backoff:
+            if info.key in self._backoff:
                 return BACKOFF
             sleeping = self._asleep.get(info.key)
             if sleeping is not None:
@@ -296,28 +312,30 @@ class SchedulingQueue:
 
     # Below, the lock is held.
 
+    def _profile_of(self, info: PodInfo) -> str:
+        name = info.pod.spec.scheduler_name if self._by_name else ""
+        if name not in self._profiles:
+            known = ", ".join(self._profiles)
+            raise QueueError(f"pod {info.key} names scheduler {name!r}, which is none of the profiles here: {known}")
+        return name
+
     def _ready(self) -> bool:
-        return bool(len(self._active)) or (self._pop_from_backoff and bool(len(self._backoff)))
+        return bool(len(self._active)) or (self._pop_from_backoff and bool(self._backoff.refused))
 
     def _next(self) -> QueuedPod | None:
         queued = self._active.pop()
         if queued is None and self._pop_from_backoff:
-            queued = self._backoff.pop()
+            queued = self._backoff.pop_early()
             if queued is not None:
                 self._begin(queued)
                 self._observer.incoming(ACTIVE, events.POP_FROM_BACKOFF)
         return queued
 
     def _find(self, key: str) -> QueuedPod | None:
-        heap = self._heap_of(key)
-        return heap.get(key) if heap is not None else self._asleep.get(key)
+        return self._active.get(key) or self._backoff.get(key) or self._asleep.get(key)
 
     def _take(self, key: str) -> QueuedPod | None:
-        heap = self._heap_of(key)
-        return heap.remove(key) if heap is not None else self._asleep.pop(key, None)
-
-    def _heap_of(self, key: str) -> NamedHeap[QueuedPod] | None:
-        return next((heap for heap in (self._active, self._backoff, self._error_backoff) if key in heap), None)
+        return self._active.remove(key) or self._backoff.remove(key) or self._asleep.remove(key)
 
     def _begin(self, queued: QueuedPod) -> None:
         if queued.initial_attempt is None:
@@ -336,112 +354,63 @@ class SchedulingQueue:
     def _to_backoff(self, queued: QueuedPod, label: str) -> None:
         if self._gate(queued, label):
             return
-        heap = self._backoff if not queued.consecutive_errors else self._error_backoff
-        heap.push(queued.info.key, queued)
+        self._backoff.push(queued.info.key, queued)
         self._observer.incoming(BACKOFF, label)
         self._changed.notify()
 
     def _gate(self, queued: QueuedPod, label: str) -> bool:
         """Ask the PreEnqueue plugins; a gated pod goes to sleep and the answer is True."""
         was_gated = queued.gated
-        status = self._rules.run_pre_enqueue(queued.info, queued.gating_plugin)
+        status = self._profiles[queued.profile].run_pre_enqueue(queued.info, queued.gating_plugin)
         if status.ok:
-            queued.gating_plugin, queued.gating_events = "", ()
+            queued.gating_plugin = ""
             return False
         queued.gating_plugin = status.plugin
-        queued.gating_events = tuple(r.event for r in self._rules.registrations.get(status.plugin, ()))
         queued.unschedulable_plugins.add(status.plugin)
-        self._asleep[queued.info.key] = queued
+        self._asleep.add(queued)
         if not was_gated:
             self._observer.incoming(UNSCHEDULABLE, label)
         return True
 
-    def _place(self, queued: QueuedPod, wake: _Wake, label: str) -> None:
-        if wake is _Wake.SLEEP:
-            self._asleep[queued.info.key] = queued
+    def _place(self, queued: QueuedPod, wake: Wake, label: str) -> None:
+        if wake is Wake.SLEEP:
+            self._asleep.add(queued)
             self._observer.incoming(UNSCHEDULABLE, label)
-        elif wake is _Wake.AFTER_BACKOFF and self._backing_off(queued, self._clock()):
+        elif wake is Wake.AFTER_BACKOFF and self._backoff.backing_off(queued, self._clock()):
             self._to_backoff(queued, label)
         else:
             self._to_active(queued, label)
 
-    def _wake(self, queued: QueuedPod, event: ClusterEvent, old: Any, new: Any) -> bool:
-        """Move a sleeping pod if the event may help it; True if it moved."""
-        if queued.gated and not event.wildcard and not any(known.covers(event) for known in queued.gating_events):
-            return False
-        wake = self._judge(queued, event, old, new)
-        if wake is _Wake.SLEEP:
-            return False
-        del self._asleep[queued.info.key]
-        self._place(queued, wake, event.label)
-        return queued.info.key not in self._asleep
+    def _rouse(self, queued: QueuedPod, wake: Wake, label: str) -> None:
+        self._asleep.remove(queued.info.key)
+        self._place(queued, wake, label)
 
-    def _after_attempt(self, queued: QueuedPod) -> _Wake:
+    def _happened(self, event: ClusterEvent, old: Any, new: Any, counts: Callable[[QueuedPod], bool]) -> None:
+        if not self._judge.matters(event):
+            return
+        self._in_flight.record((RecordedEvent(event, old, new),))
+        for queued, wake in self._judge.sleepers(self._asleep, event, old, new, counts):
+            self._rouse(queued, wake, event.label)
+
+    def _update_sleeping(self, queued: QueuedPod, happened: Iterable[ClusterEvent], old: PodInfo, new: PodInfo) -> None:
+        """Put a pod that was taken out of its sleep where its new version belongs."""
+        queued.info = new
+        for event in happened:
+            wake = self._judge.one(queued, event, old, new)
+            if wake is not Wake.SLEEP:
+                self._place(queued, wake, event.label)
+                return
+        self._asleep.add(queued)
+
+    def _after_attempt(self, queued: QueuedPod) -> Wake:
         uid = queued.info.uid
         if not queued.rejectors or uid not in self._in_flight:
-            return _Wake.AFTER_BACKOFF
+            return Wake.AFTER_BACKOFF
         if self._in_flight.forced(uid):
-            return _Wake.AT_ONCE
-        best = _Wake.SLEEP
-        for recorded in self._in_flight.events_since(uid):
-            wake = self._judge(queued, recorded.event, recorded.old, recorded.new)
-            if wake is _Wake.AT_ONCE:
-                return wake
-            if wake is _Wake.AFTER_BACKOFF:
-                best = wake
+            return Wake.AT_ONCE
+        best = Wake.SLEEP
+        for kept in self._in_flight.events_since(uid):
+            best = max(best, self._judge.one(queued, kept.event, kept.old, kept.new))
+            if best is Wake.AT_ONCE:
+                break
         return best
-
-    def _judge(self, queued: QueuedPod, event: ClusterEvent, old: Any, new: Any) -> _Wake:
-        if event.wildcard or not queued.rejectors:
-            return _Wake.AFTER_BACKOFF
-        best = _Wake.SLEEP
-        for plugin in sorted(queued.rejectors):
-            if not self._helps(plugin, queued.info, event, old, new):
-                continue
-            if plugin in queued.pending_plugins:
-                return _Wake.AT_ONCE
-            best = _Wake.AFTER_BACKOFF
-        return best
-
-    def _helps(self, plugin: str, info: PodInfo, event: ClusterEvent, old: Any, new: Any) -> bool:
-        for registration in self._rules.registrations.get(plugin, ()):
-            if not registration.event.covers(event):
-                continue
-            if registration.hint is None:
-                return True
-            try:
-                if registration.hint(info, old, new) is Hint.QUEUE:
-                    return True
-            except Exception as error:  # noqa: BLE001  # a plugin's hint that fails must not put the pod to sleep
-                self._observer.hint_failed(plugin, event.label, error)
-                return True
-        return False
-
-    def _interesting(self, event: ClusterEvent) -> bool:
-        if event.wildcard:
-            return True
-        return any(
-            registration.event.covers(event)
-            for registrations in self._rules.registrations.values()
-            for registration in registrations
-        )
-
-    def _record(self, recorded: Iterable[RecordedEvent]) -> None:
-        self._in_flight.record([one for one in recorded if self._interesting(one.event)])
-
-    def _expiry(self, queued: QueuedPod) -> float:
-        count = queued.consecutive_errors or queued.unschedulable_count
-        duration = backoff_duration(count, self._times.initial_backoff, self._times.maximum_backoff)
-        return self._window(queued.timestamp + duration)
-
-    def _window(self, at: float) -> float:
-        window = self._times.ordering_window
-        return math.floor(at / window) * window if window > 0 else at
-
-    def _backing_off(self, queued: QueuedPod, now: float) -> bool:
-        if self._times.maximum_backoff <= 0 or not (queued.consecutive_errors or queued.unschedulable_count):
-            return False
-        return self._expiry(queued) >= self._window(now)
-
-    def _backoff_key(self, queued: QueuedPod) -> tuple[Any, ...]:
-        return (self._expiry(queued), *self._rules.sort_key(queued))

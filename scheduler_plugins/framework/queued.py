@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from scheduler_plugins.framework.events import ClusterEvent
 from scheduler_plugins.framework.pod_info import PodInfo
 
 
@@ -15,11 +14,13 @@ class QueuedPod:
 
     `timestamp` is when it last entered the queue; `initial_attempt` when it first became ready (time behind a gate
     is not counted); `unschedulable_count` and `consecutive_errors` decide the backoff; the plugin sets say who
-    refused it last, so that only events those plugins care about wake it.
+    refused it last, so that only events those plugins care about wake it. `profile` is which profile judges it;
+    `flushed` says that it is being attempted only because it slept too long, which no event should leave to time.
     """
 
     info: PodInfo
     timestamp: float
+    profile: str = ""
     attempts: int = 0
     initial_attempt: float | None = None
     unschedulable_count: int = 0
@@ -27,7 +28,7 @@ class QueuedPod:
     unschedulable_plugins: set[str] = field(default_factory=set)
     pending_plugins: set[str] = field(default_factory=set)
     gating_plugin: str = ""
-    gating_events: tuple[ClusterEvent, ...] = ()
+    flushed: bool = False
 
     @property
     def gated(self) -> bool:
@@ -38,6 +39,11 @@ class QueuedPod:
     def rejectors(self) -> set[str]:
         """All plugins that refused the pod in its last attempt."""
         return self.unschedulable_plugins | self.pending_plugins
+
+    @property
+    def wakers(self) -> set[str]:
+        """Plugins whose events concern it while it sleeps: behind a gate nobody but the gate's plugin."""
+        return {self.gating_plugin} if self.gating_plugin else self.rejectors
 
 
 def backoff_duration(count: int, initial: float, maximum: float) -> float:

@@ -45,6 +45,7 @@ class Silent:
         self.hint_errors: list[str] = []
         self.took: list[tuple[str, str, str]] = []
         self.over: list[tuple[str, str]] = []
+        self.hints: list[tuple[str, str, str]] = []
 
     def extension_point(self, profile: str, point: str, status: str, seconds: float) -> None:
         pass
@@ -60,6 +61,9 @@ class Silent:
 
     def incoming(self, queue: str, event: str) -> None:
         self.moves.append((queue, event))
+
+    def hinted(self, plugin: str, event: str, outcome: str, seconds: float) -> None:
+        self.hints.append((plugin, event, outcome))
 
     def hint_failed(self, plugin: str, event: str, error: Exception) -> None:
         self.hint_errors.append(plugin)
