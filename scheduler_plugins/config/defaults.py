@@ -1,8 +1,7 @@
 """The default profile: which plugins run without being asked for, in what order, and what their scores weigh.
 
-Order and weights of the stock plugins are those of kube-scheduler 1.35; plugins that this installation does not have
-are left out. Stock plugins that are never here are named with the reason, so that a file of the stock scheduler is
-refused in words.
+Order and weights of the stock plugins are those of kube-scheduler 1.35; what is not registered is left out. Stock
+plugins that may be missing are named with the reason, so that a file of the stock scheduler is refused in words.
 """
 
 from __future__ import annotations
@@ -29,15 +28,18 @@ _ORDER: Final[Mapping[str, int]] = {
     "VolumeZone": 0,
     "PodTopologySpread": 2,
     "InterPodAffinity": 2,
+    "DomainLimit": 0,
     "Gang": 0,
     "DefaultPreemption": 0,
     "NodeResourcesBalancedAllocation": 1,
     "ImageLocality": 1,
+    "GpuWear": 3,
     "DefaultBinder": 0,
 }
-"""Plugin -> weight, 0 for one that does not score. BatchForecast weighs most for the pods that it rates, which are
-best-effort ones: what a node has left at its peak matters more to them than any single stock score, and less than a
-taint and an affinity together."""
+"""Plugin -> weight, 0 for one that does not score. Ours change nothing for a pod that does not ask for it: those that
+do, such as ActualLoad, must be enabled. BatchForecast weighs most for the pods that it rates, which are best-effort
+ones: what a node has left at its peak matters more to them than any single stock score, and less than a taint and an
+affinity together."""
 
 _REFUSED: Final = "pods that need it are refused with a reason; let the stock scheduler place them, with our extender"
 _GONE: Final = "newer releases of it do not have it either"
