@@ -8,6 +8,7 @@ Source: kubernetes staging/src/k8s.io/kube-scheduler/extender/v1/types.go.
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
@@ -152,6 +153,8 @@ def decode(body: bytes, kind: type[T]) -> T:
 
 def _renamed(value: Any, kind: Any) -> Any:
     """`value` with the names of messages in the case in which we write them; the last of equal names counts."""
+    if not _has_names(kind):
+        return value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in {Union, types.UnionType}:
         return _renamed(value, next(one for one in arguments if one is not types.NoneType))
@@ -164,6 +167,14 @@ def _renamed(value: Any, kind: Any) -> Any:
         pairs = ((known.get(str(key).lower()), one) for key, one in value.items())
         return {field.encode_name: _renamed(one, field.type) for field, one in pairs if field is not None}
     return value
+
+
+@functools.cache
+def _has_names(kind: Any) -> bool:
+    """Whether a value of this type can hold names of messages; thousands of node names are not worth a look each."""
+    if isinstance(kind, type) and issubclass(kind, Message):
+        return True
+    return any(_has_names(one) for one in get_args(kind))
 
 
 def _title(kind: Any) -> str:
