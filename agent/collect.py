@@ -39,6 +39,17 @@ class CollectSettings(Settings, frozen=True):
     ] = 4096
     gpu: Annotated[bool, Meta(description="read GPUs through NVML where there is a driver")] = True
     gpu_seconds: Annotated[float, Meta(ge=1, le=3600, description="period of a look at the GPUs")] = 10.0
+    gpu_publish: Annotated[
+        bool, Meta(description="write what GPUs do into the node annotation slacktide.io/gpus, for the scheduler")
+    ] = True
+    gpu_publish_seconds: Annotated[
+        float,
+        Meta(
+            ge=5,
+            le=3600,
+            description="shortest time between two such writes; what hardly changed is written five times as seldom",
+        ),
+    ] = 30.0
 
     def __post_init__(self) -> None:
         """Rules that span fields. Raises ValueError."""

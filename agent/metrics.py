@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agent.act import eviction_log
+from agent.act import eviction_log, gpu_publisher
 from agent.act import resctrl as rdt
 from agent.act.ballast import BallastView
 from agent.capabilities import Capabilities
@@ -58,6 +58,7 @@ COUNTED: Final = {
     "drills_failed": "Drills after which BE did not get its room back in time.",
     **eviction_log.COUNTED,
     **rdt.COUNTED,
+    **gpu_publisher.COUNTED,
 }
 """Counters and what they count."""
 

@@ -18,6 +18,7 @@ from agent.act.coresched import CoreScheduler
 from agent.act.drill_load import DrillLoad
 from agent.act.eviction_log import EvictionLog
 from agent.act.evictor import Evictor, bounds_of
+from agent.act.gpu_publisher import GpuPublisher
 from agent.act.ledger import Ledger
 from agent.act.pod_killer import pod_killer
 from agent.act.reclaim import Reclaimer
@@ -103,6 +104,10 @@ class AgentParts:
             self._reclaimer = Reclaimer(ReclaimFile(hierarchy).reclaim)
         self._rdt = self._make_rdt(lister)
         self.collectors = Collectors(lambda: daemon.settings.collect, hierarchy, settings.proc_root, settings.sys_root)
+        collect = settings.collect
+        self._gpu_notes: GpuPublisher | None = None
+        if collect.gpu and collect.gpu_publish and not self._observes:
+            self._gpu_notes = GpuPublisher(client, node, self.collectors.gpus, collect.gpu_publish_seconds)
         self._cookies = CoreScheduler(settings.state_dir)
         self._lister = lister
         self.drills = DrillBoard(time.monotonic, self._drill_ended)
@@ -141,6 +146,8 @@ class AgentParts:
         """Start all threads. Raises SettingsError where drills cannot be served."""
         self.collectors.start()
         self._evictor.start()
+        if self._gpu_notes is not None:
+            self._gpu_notes.start()
         if self._reclaimer is not None:
             self._reclaimer.start()
         if self._rdt is not None:
@@ -155,6 +162,8 @@ class AgentParts:
         if self._server is not None:
             self._server.stop()
         self._evictor.stop()
+        if self._gpu_notes is not None and not self._gpu_notes.stop(_STOP_SECONDS):
+            _LOG.warning("a write of the GPU annotation does not return; it is left behind")
         self.collectors.stop()
         if self._reclaimer is not None and not self._reclaimer.stop(_STOP_SECONDS):
             _LOG.warning("a write to memory.reclaim does not return; it is left behind")
@@ -208,8 +217,9 @@ class AgentParts:
         """Totals since start."""
         lost = {"audit_lost": self._audit.lost}
         resctrl = self._rdt.counters if self._rdt is not None else {}
+        gpus = self._gpu_notes.counters if self._gpu_notes is not None else {}
         own = {**self._log.counters, **self.drills.counters, **self.collectors.counters(), **self._cookies.counters}
-        return {**own, **resctrl, **lost}
+        return {**own, **resctrl, **gpus, **lost}
 
     def _why_no_drill(self, kind: Kind) -> str:
         """Why none may start now; empty when one may."""
