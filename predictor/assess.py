@@ -22,8 +22,7 @@ _NO_ORIGIN: Final = Origin()
 _NO_PINS: Final[Mapping[int, Amount]] = MappingProxyType({})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(NamedTuple):
     """Highest LS + SYSTEM use that is expected of one resource, and how that came about.
 
     amount  millicores or bytes; None or NaN when nothing is known

@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -43,6 +44,9 @@ from slacktide.resources import node_allocatable, node_capacity
 log = get_logger("predictor.forecasting")
 
 _STOP_SECONDS: Final = 5.0
+_REST_SHARE: Final = 3.0
+"""Rest after a pass, as a multiple of what it took of a core."""
+
 _MARGIN_SECONDS: Final = 0.001
 """Looked at again so much before time may change anything: sums of times are rounded."""
 
@@ -169,17 +173,17 @@ class Forecaster:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            began = self._clock.now().monotonic
+            began, worked = self._clock.now().monotonic, time.thread_time()
             # The one broad handler: the thread must outlive whatever went wrong in a turn.
             try:
                 self.turn()
             except Exception as error:
                 log.exception("forecast pass failed")
                 self._problem = f"forecast pass failed: {type(error).__name__}: {error}"
-            # Thousands of agents that come back wake us thousands of times: no more than half of the time is ours.
-            spent = self._clock.now().monotonic - began
-            self._stopping.wait(min(spent, self._settings.publish_seconds))
-            self._wake.wait(max(0.0, self._settings.publish_seconds - spent))
+            period = self._settings.publish_seconds
+            # Thousands of agents that come back wake us thousands of times: a quarter of a core is ours, no more.
+            self._stopping.wait(min(_REST_SHARE * (time.thread_time() - worked), period))
+            self._wake.wait(max(0.0, period - (self._clock.now().monotonic - began)))
             self._wake.clear()
 
     def turn(self) -> None:

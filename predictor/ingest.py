@@ -129,33 +129,36 @@ class Ingest:
         self.metrics = metrics
         self.settled = _Settled()
         self._reporters: dict[str, _Reporter] = {}
-        self._draining = asyncio.Event()
+        self._readers: set[asyncio.Task[None]] = set()
+        self._draining = False
 
     async def serve(self, read: Read, write: Write) -> None:
         """One stream until its agent ends it (`read` gives None), or until `drain`. Raises Resend."""
+        if self._draining:
+            return
         self.settled.use(asyncio.get_running_loop())
         stream = _Stream(self, write)
         self.metrics.streams.inc()
         reader = asyncio.create_task(stream.read(read))
-        ender = asyncio.create_task(self._end_when_draining(reader))
+        # Also of a reader that was cancelled before its first step.
+        reader.add_done_callback(stream.no_more)
+        self._readers.add(reader)
         try:
             await stream.answer()
         finally:
             self.metrics.streams.dec()
             reader.cancel()
-            ender.cancel()
-
-    async def _end_when_draining(self, reader: asyncio.Task[None]) -> None:
-        await self._draining.wait()
-        reader.cancel()
+            self._readers.discard(reader)
 
     def drain(self) -> None:
         """Read nothing more from any stream; what was read is acknowledged once it is durable, then each ends."""
-        self._draining.set()
+        self._draining = True
+        for reader in self._readers:
+            reader.cancel()
 
     def draining(self) -> bool:
         """Whether `drain` was called."""
-        return self._draining.is_set()
+        return self._draining
 
     def reporter(self, node: str, now: Instant) -> _Reporter:
         """What is known of a node that reports."""
@@ -201,6 +204,9 @@ class _Stream:
             pass
         except Exception as error:  # noqa: BLE001 - handed to the answering side, which ends the stream with it
             self._error = error
+
+    def no_more(self, _: object) -> None:
+        """Nothing is read any more: the stream ends once what was read is answered."""
         self._ended = True
         self._news.set()
 

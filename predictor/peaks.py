@@ -426,10 +426,10 @@ def _peak(amount: float, model: str, path: str, shift: float, widened: str, risk
 def _raised(kept: Peak, opened: float, seen: float) -> Peak:
     """A kept peak and what has been seen since; a cold one has nothing but what was seen."""
     if kept.cold:
-        return dataclasses.replace(kept, amount=seen)
+        return Peak(seen, kept.origin, kept.cold)
     if kept.amount is None or not opened > kept.amount:
         return kept
-    return dataclasses.replace(kept, amount=opened)
+    return Peak(opened, kept.origin, kept.cold)
 
 
 def _fallback(seen: float, covered: float, cold_seconds: float) -> Peak:

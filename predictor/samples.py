@@ -116,16 +116,26 @@ def read_pods(message: usage_pb2.Sample) -> list[PodUse]:
     """The LS and SYSTEM pods in `message`."""
     pods: list[PodUse] = []
     for pod in message.pods:
-        tier = pod.tier
-        if tier == _BEST_EFFORT or not pod.uid:
+        tier, uid = pod.tier, pod.uid
+        if tier == _BEST_EFFORT or not uid:
             continue
-        usage, requested = pod.usage, _resources(pod.requested)
-        cpu = usage.cpu_millis_mean if usage.HasField("cpu_millis_mean") else None
-        memory = usage.memory_bytes_max if usage.HasField("memory_bytes_max") else None
-        if memory is None and usage.HasField("memory_bytes_mean"):
-            memory = usage.memory_bytes_mean
+        usage, requested = pod.usage, pod.requested
+        # Ten thousand of these come in a second. What is not 0 is there: only of a 0 it must be asked.
+        cpu = usage.cpu_millis_mean or _zero(usage, "cpu_millis_mean")
+        memory = usage.memory_bytes_max or _zero(usage, "memory_bytes_max")
+        if memory is None:
+            memory = usage.memory_bytes_mean or _zero(usage, "memory_bytes_mean")
         pods.append(
-            PodUse(pod.uid, pod.namespace, pod.name, cpu, memory, *requested, "system" if tier == _SYSTEM else "ls")
+            PodUse(
+                uid,
+                pod.namespace,
+                pod.name,
+                cpu,
+                memory,
+                requested.cpu_millis or _zero(requested, "cpu_millis"),
+                requested.memory_bytes or _zero(requested, "memory_bytes"),
+                "system" if tier == _SYSTEM else "ls",
+            )
         )
     return pods
 
@@ -183,15 +193,15 @@ _LARGEST: Final = 2**60
 
 def judge_pods(pods: Sequence[PodUse], sample: Sample) -> tuple[Refusal, str] | None:
     """Why a sample is refused for what it says of single pods."""
-    cpu = _LARGEST if sample.capacity_cpu is None else sample.capacity_cpu * CAPACITY_TOLERANCE
-    memory = _LARGEST if sample.capacity_memory is None else sample.capacity_memory * CAPACITY_TOLERANCE
-    for pod in pods:
-        if len(pod.uid) > MAX_NAME_LENGTH or len(pod.name) > MAX_NAME_LENGTH or len(pod.namespace) > MAX_NAME_LENGTH:
-            return Refusal.BAD_NAME, f"pod {pod.name[:64]!r} has a name of over {MAX_NAME_LENGTH} characters"
-        if pod.cpu_mean is not None and pod.cpu_mean > cpu:
-            return Refusal.ABOVE_CAPACITY, f"pod {pod.namespace}/{pod.name} used {pod.cpu_mean} millicores"
-        if pod.memory_max is not None and pod.memory_max > memory:
-            return Refusal.ABOVE_CAPACITY, f"pod {pod.namespace}/{pod.name} used {pod.memory_max} bytes"
+    most_cpu = _LARGEST if sample.capacity_cpu is None else sample.capacity_cpu * CAPACITY_TOLERANCE
+    most_memory = _LARGEST if sample.capacity_memory is None else sample.capacity_memory * CAPACITY_TOLERANCE
+    for uid, namespace, name, cpu, memory, *_ in pods:
+        if len(uid) > MAX_NAME_LENGTH or len(name) > MAX_NAME_LENGTH or len(namespace) > MAX_NAME_LENGTH:
+            return Refusal.BAD_NAME, f"pod {name[:64]!r} has a name of over {MAX_NAME_LENGTH} characters"
+        if cpu is not None and cpu > most_cpu:
+            return Refusal.ABOVE_CAPACITY, f"pod {namespace}/{name} used {cpu} millicores"
+        if memory is not None and memory > most_memory:
+            return Refusal.ABOVE_CAPACITY, f"pod {namespace}/{name} used {memory} bytes"
     return None
 
 
@@ -232,18 +242,21 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
+def _zero(part: usage_pb2.Resources | usage_pb2.Usage, field: str) -> int | None:
+    """What a field that reads as 0 says: 0, or nothing when it is not there."""
+    # The stubs have the names of the fields as literals.
+    return 0 if part.HasField(field) else None  # type: ignore[arg-type]
+
+
 def _resources(part: usage_pb2.Resources) -> tuple[int | None, int | None]:
-    return (
-        part.cpu_millis if part.HasField("cpu_millis") else None,
-        part.memory_bytes if part.HasField("memory_bytes") else None,
-    )
+    return (part.cpu_millis or _zero(part, "cpu_millis"), part.memory_bytes or _zero(part, "memory_bytes"))
 
 
 def _usage(part: usage_pb2.Usage) -> tuple[int | None, int | None, int | None, int | None]:
-    cpu = part.cpu_millis_mean if part.HasField("cpu_millis_mean") else None
-    memory = part.memory_bytes_mean if part.HasField("memory_bytes_mean") else None
-    cpu_max = part.cpu_millis_max if part.HasField("cpu_millis_max") else None
-    memory_max = part.memory_bytes_max if part.HasField("memory_bytes_max") else None
+    cpu = part.cpu_millis_mean or _zero(part, "cpu_millis_mean")
+    memory = part.memory_bytes_mean or _zero(part, "memory_bytes_mean")
+    cpu_max = part.cpu_millis_max or _zero(part, "cpu_millis_max")
+    memory_max = part.memory_bytes_max or _zero(part, "memory_bytes_max")
     return cpu, _at_least(cpu_max, cpu), memory, _at_least(memory_max, memory)
 
 

@@ -48,6 +48,11 @@ OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # After a restart all agents come at once, and each is let in by a turn of the loop. By default gRPC refuses calls
+    # at random when a thousand wait, or one for 30 s; who is refused comes again and makes the queue no shorter.
+    ("grpc.server.max_pending_requests", 100_000),
+    ("grpc.server.max_pending_requests_hard_limit", 200_000),
+    ("grpc.server_max_unrequested_time_in_server", 300),
     # Two predictors on one port would each see half of the fleet.
     ("grpc.so_reuseport", 0),
 )

@@ -114,6 +114,7 @@ class Writer:
         self._wake = threading.Condition()
         self._queue: collections.deque[_Waiting] = collections.deque()
         self._samples = 0
+        metrics.waiting.set_function(lambda: self._samples)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="history-writer", daemon=True)
 
@@ -146,8 +147,9 @@ class Writer:
                 return False
             self._queue.append(_Waiting(batch, done))
             self._samples += len(batch.samples)
-            self._metrics.waiting.set(self._samples)
-            self._wake.notify()
+            # The first of a commit begins its time, and a full one ends it: for the others nobody needs to wake.
+            if len(self._queue) == 1 or self._enough():
+                self._wake.notify()
         return True
 
     def save_state(self, key: str, value: bytes) -> None:
@@ -210,7 +212,6 @@ class Writer:
                 taken.append(self._queue.popleft())
                 count += len(taken[-1].batch.samples)
             self._samples -= count
-            self._metrics.waiting.set(self._samples)
             return taken
 
     def _enough(self) -> bool:
