@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.output import MISSING
 from scheduler_plugins.dump import Dump, read_dump
-from scheduler_plugins.framework.interfaces import Handle
-from scheduler_plugins.framework.runtime import Framework
-from scheduler_plugins.framework.status import SUCCESS
-from scheduler_plugins.framework.unobserved import Unobserved
 from scheduler_plugins.placement.check import Aim, Check, Finding, check
-from scheduler_plugins.placement.read import ELIGIBILITY, problem_of
+from scheduler_plugins.placement.read import check_framework, problem_of
 from scheduler_plugins.placement.solve import Limits
-from scheduler_plugins.plugins import default_registry
 from slacktide import names
 from slacktide.cluster import NODES, PODS, connect
 from slacktide.objects import Pod
@@ -87,21 +81,10 @@ def objects(app: App, files: Sequence[str], kubeconfig: str | None) -> Dump:
 
 def run(dump: Dump, wanted: Wanted, seconds: float, now: float, tell: Callable[[str], object]) -> Answer:
     """Make the problem and ask the solver."""
-    problem = problem_of(dump.nodes, dump.pods, wanted.moves, _framework(), ResourceNames(), wanted.topologies, now)
-    return Answer(check(problem, wanted.aim, Limits(seconds=seconds), lambda question: tell(f"solving: {question}")))
-
-
-def _framework() -> Framework:
-    """The plugins that say where a pod may be at all."""
-    registry = default_registry()
-    handle = Handle(
-        wall_seconds=time.time,
-        bind=lambda _pod, _node: SUCCESS,
-        cpu_resource=names.BATCH_CPU,
-        memory_resource=names.BATCH_MEMORY,
+    problem = problem_of(
+        dump.nodes, dump.pods, wanted.moves, check_framework(), ResourceNames(), wanted.topologies, now
     )
-    plugins = [registry.build(name, {}, handle) for name in ("PrioritySort", *ELIGIBILITY, "DefaultBinder")]
-    return Framework("placement-check", plugins, {}, Unobserved())
+    return Answer(check(problem, wanted.aim, Limits(seconds=seconds), lambda question: tell(f"solving: {question}")))
 
 
 def cells(finding: Finding) -> list[str]:

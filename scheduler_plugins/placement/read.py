@@ -7,6 +7,7 @@ forecast leaves, where there is one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,12 +17,17 @@ import numpy as np
 
 from scheduler_plugins.framework.cache import Cache
 from scheduler_plugins.framework.diagnosis import Diagnosis
+from scheduler_plugins.framework.interfaces import Handle
 from scheduler_plugins.framework.pod_info import LARGEST, PodInfo, PodReader
 from scheduler_plugins.framework.runtime import Framework
 from scheduler_plugins.framework.snapshot import Bools, Ints, Snapshot
 from scheduler_plugins.framework.state import CycleState
+from scheduler_plugins.framework.status import SUCCESS
+from scheduler_plugins.framework.unobserved import Unobserved
 from scheduler_plugins.placement.problem import Group, Problem, Spread
+from scheduler_plugins.plugins import default_registry
 from slacktide import forecast as wire
+from slacktide import names
 from slacktide.errors import SlacktideError
 from slacktide.names import FORECAST_ANNOTATION, HOSTNAME_LABEL
 from slacktide.objects import Node, Pod, View, is_terminal, is_terminating, owner_group
@@ -76,7 +82,7 @@ def problem_of(
     pods: Iterable[Pod],
     moves: Callable[[Pod], bool],
     framework: Framework,
-    names: ResourceNames,
+    resources_named: ResourceNames,
     topologies: Sequence[str],
     now: float,
 ) -> Problem:
@@ -85,7 +91,7 @@ def problem_of(
     `framework` has the plugins of ELIGIBILITY; every group is also spread over each of `topologies` (label keys) as a
     wish. `now` is seconds since the epoch, for the age of forecasts. Raises SlacktideError when there is no node.
     """
-    reader, cache = PodReader(names), Cache()
+    reader, cache = PodReader(resources_named), Cache()
     for node in nodes:
         cache.set_node(node)
     moving: dict[bytes, list[PodInfo]] = {}
@@ -107,10 +113,23 @@ def problem_of(
     return Problem(
         nodes=tuple(snapshot.names),
         resources=resources,
-        capacity=_capacity(snapshot, resources, names, now),
+        capacity=_capacity(snapshot, resources, resources_named, now),
         fixed=np.stack([_requested(snapshot, name) for name in resources], axis=1),
         groups=groups,
     )
+
+
+def check_framework() -> Framework:
+    """A profile of the plugins of ELIGIBILITY, which nobody observes."""
+    registry = default_registry()
+    handle = Handle(
+        wall_seconds=time.time,
+        bind=lambda _pod, _node: SUCCESS,
+        cpu_resource=names.BATCH_CPU,
+        memory_resource=names.BATCH_MEMORY,
+    )
+    plugins = [registry.build(name, {}, handle) for name in ("PrioritySort", *ELIGIBILITY, "DefaultBinder")]
+    return Framework("placement-check", plugins, {}, Unobserved())
 
 
 def rules_of(info: PodInfo) -> Rules:
@@ -210,13 +229,13 @@ def _requested(snapshot: Snapshot, resource: str) -> Ints:
     return snapshot.column("pod_count").copy() if resource == _PODS else snapshot.requested(resource).copy()
 
 
-def _capacity(snapshot: Snapshot, resources: Sequence[str], names: ResourceNames, now: float) -> Ints:
+def _capacity(snapshot: Snapshot, resources: Sequence[str], batch: ResourceNames, now: float) -> Ints:
     capacity = np.stack([snapshot.allocatable(name) for name in resources], axis=1)
-    for resource in (names.cpu, names.memory):
+    for resource in (batch.cpu, batch.memory):
         if resource in resources:
             index = resources.index(resource)
             for row, node in enumerate(snapshot.nodes):
-                room = _forecast_room(node.node, resource == names.cpu, now)
+                room = _forecast_room(node.node, resource == batch.cpu, now)
                 if room is not None:
                     capacity[row, index] = min(int(capacity[row, index]), room)
     return np.minimum(capacity, LARGEST)
