@@ -47,7 +47,9 @@ class Verdicts:
         miss: NDArray[Any] | None = None,
     ) -> Verdicts:
         """`code` (one, or one a node) where `refused`, Success elsewhere. `kinds` and `miss` are one a node."""
-        codes = np.where(refused, code, np.int8(Code.SUCCESS)).astype(np.int8)
+        # A flag is the byte 0 or 1 and Success is 0: a product is several times faster than a choice.
+        given = code if isinstance(code, np.ndarray) else np.int8(code)
+        codes = refused.view(np.int8) * given
         return cls(codes, explain, None, kinds, miss)
 
     def status(self, i: int) -> Status:

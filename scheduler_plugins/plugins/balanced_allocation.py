@@ -64,18 +64,19 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
         given = (amounts(name, pod, snapshot, where, nonzero=False) for name in self._resources)
         fractions: list[Floats] = []
         offered: list[Bools] = []
+        everywhere = True
         for allocatable, requested in (one for one in given if one is not None):
-            offered.append(allocatable > 0)
-            if not offered[-1].all():
-                allocatable = np.maximum(allocatable, 1)
+            here: Bools = allocatable > 0
+            if not here.all():
+                everywhere, allocatable = False, np.maximum(allocatable, 1)
+            offered.append(here)
             fractions.append(np.minimum(requested / allocatable, 1.0))
-        return np.trunc((1.0 - _spread(fractions, offered, len(rows))) * MAX_SCORE)
+        spread = _deviation(fractions, len(rows)) if everywhere else _mixed(fractions, offered, len(rows))
+        return np.trunc((1.0 - spread) * MAX_SCORE)
 
 
-def _spread(fractions: list[Floats], offered: list[Bools], count: int) -> Floats:
-    """Standard deviation of the fractions that a node offers; 0 where these are fewer than two."""
-    if all(one.all() for one in offered):
-        return _deviation(fractions, count)
+def _mixed(fractions: list[Floats], offered: list[Bools], count: int) -> Floats:
+    """Deviation of the fractions of what each node offers, where nodes offer different things."""
     result = np.zeros(count)
     kinds = np.stack(offered, axis=1) @ (1 << np.arange(len(offered)))
     for kind in np.unique(kinds):
@@ -86,6 +87,7 @@ def _spread(fractions: list[Floats], offered: list[Bools], count: int) -> Floats
 
 
 def _deviation(fractions: list[Floats], count: int) -> Floats:
+    """Standard deviation over the resources, one a node; 0 for fewer than two resources."""
     if len(fractions) < 2:
         return np.zeros(count)
     if len(fractions) == 2:

@@ -19,13 +19,16 @@ from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
 from scheduler_plugins.framework.snapshot import Floats, Indices, Interned, Ints, Snapshot
-from scheduler_plugins.framework.state import CycleState
+from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Status
 from scheduler_plugins.plugins.judgements import Judgements
+from scheduler_plugins.plugins.rows import index_of
 from slacktide.objects import ContainerImage, Pod
 
 _COLUMN: Final = "ImageLocality/images"
 _MEMO: Final = "ImageLocality/names"
+_SIZES: Final = StateKey[dict[str, Ints]]("ImageLocality/sizes")
+"""Bytes of each image of the pod, by the number of a node's value in the column."""
 _MIB: Final = 1 << 20
 _LEAST_BYTES: Final = 23 * _MIB
 _MOST_BYTES_AN_IMAGE: Final = 1000 * _MIB
@@ -44,10 +47,9 @@ class _Images:
     def size(self, name: str) -> int:
         """Bytes of the image of that name; _ABSENT when the node does not have it."""
         if self._sizes is None:
-            self._sizes = {
-                name: min(max(image.size_bytes, 0), LARGEST) for image in self.listed for name in image.names or ()
-            }
-        return self._sizes.get(name, _ABSENT)
+            self._sizes = {name: image.size_bytes for image in self.listed for name in image.names or ()}
+        size = self._sizes.get(name)
+        return _ABSENT if size is None else min(max(size, 0), LARGEST)
 
 
 def image_names(pod: Pod) -> tuple[str, ...]:
@@ -92,27 +94,32 @@ class ImageLocality(PreScorePlugin, ScorePlugin):
 
     def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:  # noqa: ARG002  # part of the extension point
         """Skip when no node has any image of the pod."""
-        if all(images is None for images in snapshot.interned(_COLUMN)[1]):
-            return SKIP
-        return SUCCESS if any((self._sizes(name, snapshot) >= 0).any() for name in set(_names(pod))) else SKIP
-
-    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
-        """0 for little, 100 for as much as the pod can need; 0 to 100 already."""
-        names = _names(pod)
-        numbers = snapshot.interned(_COLUMN)[0]
-        total = np.zeros(len(rows))
-        for name in names:
-            sizes = self._sizes(name, snapshot).take(numbers)
-            spread = np.count_nonzero(sizes >= 0) / len(snapshot)
-            total += np.trunc(np.maximum(sizes.take(rows), 0) * spread)
-        return _scaled(total, len(names))
-
-    def _sizes(self, name: str, snapshot: Snapshot) -> Ints:
         values: list[_Images | None] = snapshot.interned(_COLUMN)[1]
+        if all(images is None for images in values):
+            return SKIP
+        sizes = {name: self._sizes(name, values) for name in _names(pod)}
+        if not any((found >= 0).any() for found in sizes.values()):
+            return SKIP
+        state.write(_SIZES, sizes)
+        return SUCCESS
+
+    def _sizes(self, name: str, values: list[_Images | None]) -> Ints:
         sizes: Ints = self._judged.of(
             _COLUMN, values, name, lambda images: _ABSENT if images is None else images.size(name), "int64"
         )
         return sizes
+
+    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:
+        """0 for little, 100 for as much as the pod can need; 0 to 100 already."""
+        names, sizes = _names(pod), state.read(_SIZES)
+        numbers = snapshot.interned(_COLUMN)[0]
+        where = index_of(snapshot, rows)
+        total = np.zeros(len(rows))
+        for name in names:
+            found = sizes[name].take(numbers)
+            spread = np.count_nonzero(found >= 0) / len(snapshot)
+            total += np.floor(np.maximum(found[where], 0) * spread)
+        return _scaled(total, len(names))
 
 
 def _names(pod: PodInfo) -> tuple[str, ...]:

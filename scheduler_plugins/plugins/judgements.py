@@ -6,7 +6,7 @@ each question and value; a cycle then only spreads the answers over the nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -24,15 +24,22 @@ class _Column:
     def __init__(self) -> None:
         self.values: list[Any] = []
         self.answers: dict[Hashable, NDArray[Any]] = {}
+        self.numbers: dict[Any, int] = {}
 
     def keep_up(self, values: Sequence[Any]) -> None:
         """Answers stay good while values are only added; a column that was numbered anew is forgotten."""
         known = len(self.values)
         if self.values != (values if len(values) == known else values[:known]):
             self.answers.clear()
+            self.numbers.clear()
             self.values = list(values)
         elif len(values) > known:
             self.values.extend(values[known:])
+
+    def find(self, value: Any) -> int | None:
+        for number in range(len(self.numbers), len(self.values)):
+            self.numbers[self.values[number]] = number
+        return self.numbers.get(value)
 
 
 class Judgements:
@@ -48,10 +55,7 @@ class Judgements:
 
         Equal questions about one column must always have equal answers.
         """
-        kept = self._columns.pop(column, None) or _Column()
-        _make_room(self._columns, _MOST_COLUMNS)
-        self._columns[column] = kept
-        kept.keep_up(values)
+        kept = self._column(column, values)
         answers = kept.answers.pop(question, None)
         if answers is None:
             _make_room(kept.answers, _MOST_QUESTIONS)
@@ -60,6 +64,19 @@ class Judgements:
             answers = np.concatenate([answers, _ask(judge, values[len(answers) :], dtype)])
         kept.answers[question] = answers
         return answers
+
+    def find(self, column: str, values: Sequence[Any], wanted: Iterable[Any]) -> list[int]:
+        """Numbers of those of `wanted` that are among `values`, which are hashable and all different."""
+        kept = self._column(column, values)
+        numbers = (kept.find(value) for value in wanted)
+        return [number for number in numbers if number is not None]
+
+    def _column(self, column: str, values: Sequence[Any]) -> _Column:
+        kept = self._columns.pop(column, None) or _Column()
+        _make_room(self._columns, _MOST_COLUMNS)
+        self._columns[column] = kept
+        kept.keep_up(values)
+        return kept
 
 
 def _make_room(kept: dict[Any, Any], most: int) -> None:

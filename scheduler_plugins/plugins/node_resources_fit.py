@@ -27,6 +27,7 @@ from slacktide.errors import SettingsError
 from slacktide.objects import Node
 from slacktide.resources import is_extended
 
+_FEW_KINDS: Final = 7
 _MOST_KINDS: Final = 60
 """Lacking resources are told apart by the bits of one number; pods that ask for more are told node by node."""
 
@@ -80,15 +81,19 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin, EnqueueExtensions):
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Collects every resource that is lacking, as "Insufficient NAME"."""
         wanted = self._wanted(pod)
-        lacks = _lacks(wanted, snapshot, index_of(snapshot, rows))
+        lacks = list(_lacks(wanted, snapshot, index_of(snapshot, rows)))
         refused = np.zeros(len(rows), dtype=np.bool_)
-        codes = np.full(len(rows), Code.UNSCHEDULABLE, dtype=np.int8)
-        kinds, miss = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows))
+        if not lacks:
+            return Verdicts.where(refused, Code.UNSCHEDULABLE, lambda _: ())
+        hopeless = np.zeros(len(rows), dtype=np.bool_)
+        kinds: NDArray[Any] = np.zeros(len(rows), dtype=np.int8 if len(wanted) < _FEW_KINDS else np.int64)
+        miss = np.zeros(len(rows))
         for lack in lacks:
             refused |= lack.lacking
-            codes[lack.hopeless] = Code.UNRESOLVABLE
-            kinds |= lack.lacking.astype(np.int64) << min(lack.number, _MOST_KINDS)
+            hopeless |= lack.hopeless
+            kinds |= lack.lacking.astype(kinds.dtype) << min(lack.number, _MOST_KINDS)
             miss += lack.short
+        codes = Code.UNSCHEDULABLE + hopeless.view(np.int8) * np.int8(Code.UNRESOLVABLE - Code.UNSCHEDULABLE)
         told_apart = kinds if len(wanted) < _MOST_KINDS else None
         return Verdicts.where(
             refused, codes, lambda i: self._explain(wanted, snapshot.nodes[rows[i]]), told_apart, miss
@@ -164,13 +169,13 @@ def _lacks(wanted: Mapping[str, int], snapshot: Snapshot, where: Indices | slice
     free = snapshot.column("pods_allocatable")[where] - snapshot.column("pod_count")[where]
     full: Bools = free < 1
     if full.any():
-        yield _Lack(0, full, np.zeros(len(full), dtype=np.bool_), np.where(full, 1.0 - free, 0.0))
+        yield _Lack(0, full, np.zeros(len(full), dtype=np.bool_), np.maximum(1.0 - free, 0.0))
     for number, (name, amount) in enumerate(wanted.items(), start=1):
         allocatable = snapshot.allocatable(name)[where]
         free = allocatable - snapshot.requested(name)[where]
         lacking = free < amount
         if lacking.any():
-            yield _Lack(number, lacking, allocatable < amount, np.where(lacking, (amount - free) / amount, 0.0))
+            yield _Lack(number, lacking, allocatable < amount, np.maximum(amount - free, 0) * (1.0 / amount))
 
 
 class _Offers:

@@ -213,11 +213,26 @@ def _having(term: Term, snapshot: Snapshot, judged: Judgements) -> Bools:
 def _all_hold(requirements: Sequence[Requirement], snapshot: Snapshot, judged: Judgements) -> Bools:
     result: Bools | None = None
     for requirement in requirements:
-        ids, values = snapshot.label(requirement.key)
-        answers = judged.of(f"label/{requirement.key}", values, requirement, partial(_value_holds, requirement))
-        here: Bools = answers.take(ids)
+        here = _holding(requirement, snapshot, judged)
         result = here if result is None else result & here
     return np.ones(len(snapshot), dtype=np.bool_) if result is None else result
+
+
+def _holding(requirement: Requirement, snapshot: Snapshot, judged: Judgements) -> Bools:
+    ids, values = snapshot.label(requirement.key)
+    column, negated = f"label/{requirement.key}", requirement.operator == "NotIn"
+    if not negated and requirement.operator != "In":
+        answers = judged.of(column, values, requirement, partial(_value_holds, requirement))
+        holding: Bools = answers.take(ids)
+        return holding
+    # Names of nodes are labels too: a value is looked up, rather than all values compared with it.
+    numbers = judged.find(column, values, requirement.values)
+    if len(numbers) == 1:
+        same: Bools = ids == numbers[0]
+        return ~same if negated else same
+    flags = np.full(len(values), negated, dtype=np.bool_)
+    flags[numbers] = not negated
+    return flags.take(ids)
 
 
 def _named(field: Requirement, snapshot: Snapshot) -> Bools:

@@ -29,6 +29,7 @@ from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Stat
 from scheduler_plugins.framework.verdicts import Verdicts
 from scheduler_plugins.plugins.hints import node_of, own
 from scheduler_plugins.plugins.judgements import Judgements
+from scheduler_plugins.plugins.rows import index_of
 from scheduler_plugins.plugins.tolerations import TAINTS, Taints, disliked, forbidden, tolerations_of, untolerated
 
 
@@ -52,7 +53,7 @@ class TaintToleration(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Refuses nodes with a taint that the pod does not tolerate."""
         flags, numbers = forbidden(pod, snapshot, self._judged)
-        mine = numbers.take(rows)
+        mine = numbers[index_of(snapshot, rows)]
         values: list[Taints] = snapshot.interned(TAINTS.name)[1]
 
         def explain(i: int) -> tuple[Reason, ...]:
@@ -69,7 +70,7 @@ class TaintToleration(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """Number of PreferNoSchedule taints that the pod does not tolerate."""
         counts, numbers = disliked(pod, snapshot, self._judged)
-        return counts.take(numbers.take(rows))
+        return counts.take(numbers[index_of(snapshot, rows)])
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: NDArray[Any]) -> NDArray[np.int64]:  # noqa: ARG002  # part of the extension point
         """The fewer the better."""

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from scheduler_plugins.framework.cache import Cache
+from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.plugins.image_locality import ImageLocality, image_names
 from slacktide.objects import ContainerImage, Node
 from tests.scheduler_plugins.build import framework, info, node, pod
@@ -97,14 +98,17 @@ def test_scores_follow_the_images_of_nodes_as_they_change() -> None:
     snapshot = profile.new_snapshot()
     who = needing(300)
 
-    def scores() -> dict[str, int]:
+    def scores() -> dict[str, int] | None:
         cache.refresh(snapshot)
-        found = plugin.score_nodes(None, who, snapshot, snapshot.all())
+        state = CycleState()
+        if plugin.pre_score(state, who, snapshot, snapshot.all()).skipped:
+            return None
+        found = plugin.score_nodes(state, who, snapshot, snapshot.all())
         return {snapshot.names[row]: int(score) for row, score in enumerate(found)}
 
     for name in ("a", "b"):
         cache.set_node(having(name, 40))
-    assert scores() == {"a": 0, "b": 0}
+    assert scores() is None
     cache.set_node(having("a", 40, 300))
     assert scores() == {"a": 12, "b": 0}  # half of 300, of 1000
     cache.set_node(having("b", 300))

@@ -24,10 +24,13 @@ def test_answers_are_those_of_the_values_as_they_are(changes):
         if what == "anew":
             values.clear()
         if what != "ask":
-            values.extend(given_)
+            values.extend(value for value in dict.fromkeys(given_) if value not in values)
             continue
         answers = judged.of("column", values, given_, lambda value, letter=given_: letter in value)
         assert answers.tolist() == [given_ in value for value in values]
+        assert [values[number] for number in judged.find("column", values, [given_, "zz"])] == (
+            [given_] if given_ in values else []
+        )
 
 
 def test_each_value_is_judged_once_for_each_question():
