@@ -7,7 +7,7 @@ preferred terms of the pod and, symmetrically, of the placed pods, whose require
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -35,7 +35,7 @@ from scheduler_plugins.framework.snapshot import Bools, Indices, Ints, Snapshot,
 from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable
 from scheduler_plugins.framework.verdicts import Verdicts
-from scheduler_plugins.plugins.affinity_terms import AffinityTerm, Namespaces, Wish, placed_terms_of, terms_of
+from scheduler_plugins.plugins.affinity_terms import Namespaces, placed_terms_of, terms_of
 from scheduler_plugins.plugins.domains import NO_DOMAIN, DomainNumbers, Domains
 from scheduler_plugins.plugins.hints import assigned, node_of, pod_of
 from scheduler_plugins.plugins.label_selectors import InAll, PodGroup
@@ -45,8 +45,14 @@ _AFFINITY: Final = "node(s) didn't match pod affinity rules"
 _ANTI_AFFINITY: Final = "node(s) didn't match pod anti-affinity rules"
 _EXISTING: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
 
-_PLACED_ANTI_AFFINITY: Final = Terms("InterPodAffinity/anti-affinity", lambda pod: placed_terms_of(pod).anti_affinity)
-_PLACED_WISHES: Final = Terms("InterPodAffinity/wishes", lambda pod: placed_terms_of(pod).wishes)
+_PLACED_ANTI_AFFINITY: Final = Terms(
+    "InterPodAffinity/anti-affinity",
+    lambda pod: placed_terms_of(pod).anti_affinity,
+    lambda term: term.selector.pairs,
+)
+_PLACED_WISHES: Final = Terms(
+    "InterPodAffinity/wishes", lambda pod: placed_terms_of(pod).wishes, lambda wish: wish.term.selector.pairs
+)
 
 
 class InterPodAffinityArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -138,10 +144,9 @@ class InterPodAffinity(
 
     def _closed(self, pod: PodInfo, snapshot: Snapshot, labels: Mapping[str, str]) -> dict[str, DomainNumbers]:
         by_key: dict[str, Ints] = {}
-        for term, counts in snapshot.terms(_PLACED_ANTI_AFFINITY).items():
-            if _term(term).about(pod, labels):
-                key = _term(term).topology_key
-                by_key[key] = by_key[key] + counts if key in by_key else counts
+        for term, rows, counts in snapshot.terms_about(_PLACED_ANTI_AFFINITY, pod):
+            if term.about(pod, labels):
+                _on(by_key, term.topology_key, snapshot)[rows] += counts
         self._keys.update(by_key)
         return {key: DomainNumbers.summed(snapshot, Domains(snapshot, key), sums) for key, sums in by_key.items()}
 
@@ -180,24 +185,19 @@ class InterPodAffinity(
         if self._args.ignore_preferred_terms_of_existing_pods and not own:
             return SKIP
         by_key: dict[str, Ints] = {}
-        for key, weighted in self._weighted(pod, snapshot, own):
-            by_key[key] = by_key[key] + weighted if key in by_key else weighted
+        for wish in own:
+            weighted = snapshot.pods_matching(self._namespaces.group(wish.term)) * wish.weight
+            _on(by_key, wish.term.topology_key, snapshot)[:] += weighted
+        labels = self._namespaces.labels(pod.pod.metadata.namespace)
+        for placed, where, counts in snapshot.terms_about(_PLACED_WISHES, pod):
+            weight = placed.weight or self._args.hard_pod_affinity_weight
+            if weight and placed.term.about(pod, labels):
+                _on(by_key, placed.term.topology_key, snapshot)[where] += counts * weight
         if not by_key:
             return SKIP
         sums = (DomainNumbers.summed(snapshot, Domains(snapshot, key), weighted) for key, weighted in by_key.items())
         state.write(_WEIGHTS, tuple(sums))
         return SUCCESS
-
-    def _weighted(self, pod: PodInfo, snapshot: Snapshot, own: Iterable[Wish]) -> Iterator[tuple[str, Ints]]:
-        """(topology key, weight of each node's pods) of each term that speaks for or against a domain."""
-        for wish in own:
-            yield wish.term.topology_key, snapshot.pods_matching(self._namespaces.group(wish.term)) * wish.weight
-        labels = self._namespaces.labels(pod.pod.metadata.namespace)
-        for found, counts in snapshot.terms(_PLACED_WISHES).items():
-            placed = _wish(found)
-            weight = placed.weight or self._args.hard_pod_affinity_weight
-            if weight and placed.term.about(pod, labels):
-                yield placed.term.topology_key, counts * weight
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """Sum of the weights of the node's domains."""
@@ -258,16 +258,11 @@ class InterPodAffinity(
         return Hint.QUEUE if any(before.get(key) != now.get(key) for key in own | self._keys) else Hint.SKIP
 
 
-def _term(value: Any) -> AffinityTerm:
-    """What the snapshot keeps for `_PLACED_ANTI_AFFINITY`."""
-    assert isinstance(value, AffinityTerm)
-    return value
-
-
-def _wish(value: Any) -> Wish:
-    """What the snapshot keeps for `_PLACED_WISHES`."""
-    assert isinstance(value, Wish)
-    return value
+def _on(by_key: dict[str, Ints], key: str, snapshot: Snapshot) -> Ints:
+    """Sums of each node that are kept for a topology key."""
+    if key not in by_key:
+        by_key[key] = np.zeros(len(snapshot), dtype=np.int64)
+    return by_key[key]
 
 
 def _numbers(snapshot: Snapshot, key: str, group: PodGroup | InAll) -> DomainNumbers:

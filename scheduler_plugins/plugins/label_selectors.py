@@ -157,9 +157,9 @@ class PodGroup(msgspec.Struct, frozen=True, cache_hash=True):
         return self.selector.selects(metadata.labels)
 
     @property
-    def pair(self) -> tuple[str, str] | None:
-        """A label that every pod of the group has, if its selector names one."""
-        return self.selector.pairs[0] if self.selector.pairs else None
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Labels that every pod of the group has."""
+        return self.selector.pairs
 
 
 class InAll(msgspec.Struct, frozen=True, cache_hash=True):
@@ -172,6 +172,6 @@ class InAll(msgspec.Struct, frozen=True, cache_hash=True):
         return bool(self.groups) and all(group.matches(pod) for group in self.groups)
 
     @property
-    def pair(self) -> tuple[str, str] | None:
-        """A label that every such pod has, if a selector names one."""
-        return next((group.pair for group in self.groups if group.pair is not None), None)
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Labels that every such pod has."""
+        return tuple(pair for group in self.groups for pair in group.pairs)

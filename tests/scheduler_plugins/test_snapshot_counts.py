@@ -23,11 +23,26 @@ ZONES = ("", "north", "south")
 class App:
     app: str
 
+    @property
+    def pairs(self):
+        return (("app", self.app),)
+
     def matches(self, pod: PodInfo) -> bool:
         return pod.pod.metadata.labels.get("app") == self.app
 
 
+@dataclass(frozen=True)
+class Anything:
+    """Selects by nothing that can be found by a label."""
+
+    pairs = ()
+
+    def matches(self, pod: PodInfo) -> bool:
+        return True
+
+
 TERMS = Terms("test/app", lambda pod: pod.pod.metadata.labels.values())
+BY_LABEL = Terms("test/by label", lambda pod: pod.pod.metadata.labels.values(), lambda app: (("app", app),))
 
 
 def _labels(zone: str) -> dict[str, str]:
@@ -63,16 +78,40 @@ def _apply(cache: Cache, step: tuple[Any, ...], nodes: set[str], pods: dict[int,
             del pods[number]
 
 
+def _terms(snapshot: Snapshot, terms: Terms, app: str) -> dict[str, list[tuple[str, int]]]:
+    """Terms that may be about a pod of an app, by node."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for term, rows, counts in snapshot.terms_about(terms, READER.read(pod("asker", metadata={"labels": {"app": app}}))):
+        for row, count in zip(rows, counts, strict=True):
+            found.setdefault(snapshot.names[row], []).append((term, int(count)))
+    return {name: sorted(counted) for name, counted in found.items()}
+
+
 def _seen(snapshot: Snapshot) -> dict[str, Any]:
     ids, values = snapshot.label("zone")
-    terms = snapshot.terms(TERMS)
+    terms, web = _terms(snapshot, TERMS, "web"), _terms(snapshot, BY_LABEL, "web")
     return {
         name: (
             values[ids[row]],
-            [int(snapshot.pods_matching(App(app))[row]) for app in APPS],
-            sorted((str(term), int(column[row])) for term, column in terms.items() if column[row]),
+            [int(snapshot.pods_matching(matcher)[row]) for matcher in (App("web"), App("db"), Anything())],
+            terms.get(name),
+            web.get(name),
         )
         for name, row in snapshot.index.items()
+    }
+
+
+def _counted(snapshot: Snapshot) -> dict[str, Any]:
+    """The same, counted pod by pod."""
+    apps = {node.name: [pod.pod.metadata.labels["app"] for pod in node.pods.values()] for node in snapshot.nodes}
+    return {
+        node.name: (
+            node.labels.get("zone"),
+            [apps[node.name].count("web"), apps[node.name].count("db"), len(node.pods)],
+            sorted((app, apps[node.name].count(app)) for app in set(apps[node.name])) or None,
+            [("web", apps[node.name].count("web"))] if "web" in apps[node.name] else None,
+        )
+        for node in snapshot.nodes
     }
 
 
@@ -88,7 +127,7 @@ def test_counts_follow_the_pods(history):
     fresh = Snapshot()
     for one in kept.nodes:
         fresh.put(one)
-    assert _seen(kept) == _seen(fresh)
+    assert _seen(kept) == _seen(fresh) == _counted(fresh)
     assert set(kept.index) == nodes
 
 
