@@ -8,32 +8,41 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
 from scheduler_plugins.binding import ApiBinder
-from scheduler_plugins.framework.cache import Cache
+from scheduler_plugins.config.profiles import build
+from scheduler_plugins.config.types import ElectionConfig, SchedulerConfig
+from scheduler_plugins.evictor import ApiEvictor
+from scheduler_plugins.extenders.client import HttpExtender, make_extenders
+from scheduler_plugins.framework.cache import Cache, CacheError
 from scheduler_plugins.framework.interfaces import Handle
-from scheduler_plugins.framework.pod_info import PodReader
+from scheduler_plugins.framework.nominator import Nominator
+from scheduler_plugins.framework.pod_info import PodInfo, PodReader
 from scheduler_plugins.framework.queue import QueueTimes, SchedulingQueue
 from scheduler_plugins.framework.registry import Registry
-from scheduler_plugins.framework.runtime import Framework, FrameworkObserver
+from scheduler_plugins.framework.runtime import Framework
 from scheduler_plugins.framework.waiting import WaitingRoom
 from scheduler_plugins.handlers import ClusterHandlers
 from scheduler_plugins.metrics import SchedulerMetrics
+from scheduler_plugins.objects import InformerStore
+from scheduler_plugins.records import Records
 from scheduler_plugins.report import Reporter
 from scheduler_plugins.scheduler import Outside, Scheduler
 from scheduler_plugins.settings import SchedulerSettings
 from scheduler_plugins.workers import Workers
-from slacktide import names
 from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, EventRecorder, Informer, LeaderElector
-from slacktide.errors import SettingsError
 from slacktide.observe import Health, get_logger
 
 _log = get_logger("scheduler.host")
 
+DEBUG_ROUTE: Final = "/debug/scheduling"
+"""Where the observe endpoint shows the last cycles."""
+
+_LIVING: Final = "status.phase!=Succeeded,status.phase!=Failed"
 _POP_SECONDS: Final = 0.5
 _FLUSH_BACKOFF_SECONDS: Final = 1.0
 _FLUSH_UNSCHEDULABLE_SECONDS: Final = 30.0
@@ -41,28 +50,17 @@ _PERMIT_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 2.0
 
 
-def build_framework(
-    settings: SchedulerSettings, registry: Registry, handle: Handle, observer: FrameworkObserver
-) -> Framework:
-    """The profile of `settings`. Raises SettingsError with every problem at once."""
-    problems: list[str] = []
-    plugins = []
-    for name in settings.profile.plugins:
-        try:
-            plugins.append(registry.build(name, {}, handle))
-        except SettingsError as error:
-            problems += error.problems
-    if problems:
-        raise SettingsError([f"profile.plugins: {problem}" for problem in problems])
-    return Framework(settings.scheduler_name, plugins, settings.profile.weights, observer)
-
-
 class SchedulerHost:
-    """One running scheduler. Pods are popped only while it leads and after both informers have synced."""
+    """One running scheduler. Pods are popped only while it leads and after all informers have synced.
+
+    `config` is what `config.load` made of the same settings and plugins. Raises SettingsError for an extender whose
+    certificates cannot be used.
+    """
 
     def __init__(
         self,
         settings: SchedulerSettings,
+        config: SchedulerConfig,
         client: Client,
         plugins: Registry,
         registry: CollectorRegistry,
@@ -70,71 +68,31 @@ class SchedulerHost:
         stop: threading.Event,
     ) -> None:
         self._stop = stop
-        cluster_metrics = ClusterMetrics(registry)
-        metrics = SchedulerMetrics(registry, settings.scheduler_name)
-        binder = ApiBinder(client, stop.wait)
+        self._client = client
+        self._cluster_metrics = ClusterMetrics(registry)
+        self._metrics = SchedulerMetrics(registry, settings.scheduler_name)
+        self._host_name = socket.gethostname()
+        self._events = EventRecorder(client, settings.scheduler_name, self._host_name, metrics=self._cluster_metrics)
         self._waiting = WaitingRoom(time.monotonic)
-        handle = Handle(
-            wall_seconds=time.time,
-            bind=binder.bind,
-            cpu_resource=settings.resources.cpu,
-            memory_resource=settings.resources.memory,
-            waiting=self._waiting,
-            activate=lambda pods: self._queue.activate(pods),
-        )
-        framework = build_framework(settings, plugins, handle, metrics)
-        times = QueueTimes(settings.initial_backoff_seconds, settings.maximum_backoff_seconds)
-        self._queue = SchedulingQueue(framework, metrics, time.monotonic, times)
-        cache = Cache()
-        metrics.watch(self._queue, cache)
+        self._nominator = Nominator(lambda namespace, name: self._pods.get(namespace, name))
+        self._objects = InformerStore(client, lambda *event: self._queue.move_all(*event), self._cluster_metrics)
+        self._cache = Cache()
+        self._extenders = make_extenders(config.extenders, self._pod_on)
+        handle = self._handle(settings, self._extenders)
+        self._profiles: Mapping[str, Framework] = build(config, plugins, lambda _: handle, self._metrics)
+        times = QueueTimes(config.initial_backoff_seconds, config.maximum_backoff_seconds)
+        self._queue = SchedulingQueue(self._profiles, self._metrics, time.monotonic, times, nominator=self._nominator)
+        self._metrics.watch(self._queue, self._cache)
         reader = PodReader(settings.resources)
-        handlers = ClusterHandlers(cache, self._queue, reader, settings.scheduler_name, self._waiting)
-        self._pods = Informer(
-            client,
-            PODS,
-            on_add=handlers.pod_added,
-            on_update=handlers.pod_updated,
-            on_delete=handlers.pod_deleted,
-            name="pods",
-            metrics=cluster_metrics,
-        )
-        self._nodes = Informer(
-            client,
-            NODES,
-            on_add=handlers.node_added,
-            on_update=handlers.node_updated,
-            on_delete=handlers.node_deleted,
-            name="nodes",
-            metrics=cluster_metrics,
-        )
-        host_name = socket.gethostname()
-        self._events = EventRecorder(client, settings.scheduler_name, host_name, metrics=cluster_metrics)
+        handlers = ClusterHandlers(self._cache, self._queue, reader, self._profiles, self._waiting)
+        self._pods, self._nodes = self._informers(handlers)
+        kinds = [kind for framework in self._profiles.values() for kind in framework.kinds]
+        self._objects.use(kinds, {PODS: self._pods, NODES: self._nodes})
         self._bindings = Workers(settings.bind_workers, "bind")
-        self._scheduler = Scheduler(
-            framework,
-            self._queue,
-            cache,
-            reader,
-            metrics,
-            Outside(
-                pods=self._pods,
-                reporter=Reporter(client, self._events, time.time),
-                submit=self._bindings.submit,
-                monotonic=time.monotonic,
-                choose=random.randrange,
-                waiting=self._waiting,
-            ),
-        )
+        self.records = Records(time.time)
+        self._scheduler = self._make_scheduler(reader)
         self._leads = threading.Event()
-        self._elector = LeaderElector(
-            client,
-            settings.scheduler_name,
-            names.SYSTEM_NAMESPACE,
-            settings.identity or f"{host_name}_{os.getpid()}_{secrets.token_hex(4)}",
-            on_started=self._leads.set,
-            on_stopped=self._leads.clear,
-            metrics=cluster_metrics,
-        )
+        self._elector = self._make_elector(config.election, settings.identity)
         self._threads = [
             threading.Thread(target=self._loop, name="scheduling", daemon=True),
             threading.Thread(target=self._flush, name="queue-timers", daemon=True),
@@ -142,12 +100,89 @@ class SchedulerHost:
         ]
         health.add_ready("informers", self._not_synced)
         health.add_live("scheduling loop", self._loop_ended)
+        health.add_live("plugins", self._hung)
+
+    def _handle(self, settings: SchedulerSettings, extenders: Sequence[HttpExtender]) -> Handle:
+        return Handle(
+            wall_seconds=time.time,
+            bind=ApiBinder(self._client, self._stop.wait).bind,
+            cpu_resource=settings.resources.cpu,
+            memory_resource=settings.resources.memory,
+            waiting=self._waiting,
+            objects=self._objects,
+            nominations=self._nominator,
+            evictor=ApiEvictor(self._client, self._waiting, self._events, time.time),
+            activate=lambda pods: self._queue.activate(pods),
+            extenders=extenders,
+        )
+
+    def _pod_on(self, node_name: str, uid: str) -> PodInfo | None:
+        try:
+            info = self._cache.get(uid)
+        except CacheError:
+            return None
+        return info if info.pod.spec.node_name == node_name else None
+
+    def _informers(self, handlers: ClusterHandlers) -> tuple[Informer[Any], Informer[Any]]:
+        pods = Informer(
+            self._client,
+            PODS,
+            field_selector=_LIVING,
+            on_add=handlers.pod_added,
+            on_update=handlers.pod_updated,
+            on_delete=handlers.pod_deleted,
+            name="pods",
+            metrics=self._cluster_metrics,
+        )
+        nodes = Informer(
+            self._client,
+            NODES,
+            on_add=handlers.node_added,
+            on_update=handlers.node_updated,
+            on_delete=handlers.node_deleted,
+            name="nodes",
+            metrics=self._cluster_metrics,
+        )
+        return pods, nodes
+
+    def _make_scheduler(self, reader: PodReader) -> Scheduler:
+        outside = Outside(
+            pods=self._pods,
+            reporter=Reporter(self._client, self._events, time.time),
+            submit=self._bindings.submit,
+            monotonic=time.monotonic,
+            choose=random.randrange,
+            waiting=self._waiting,
+            records=self.records,
+        )
+        return Scheduler(self._profiles, self._queue, self._cache, reader, self._metrics, outside)
+
+    def _make_elector(self, election: ElectionConfig, identity: str) -> LeaderElector | None:
+        """None where the process is to lead without being elected."""
+        if not election.enabled:
+            return None
+        return LeaderElector(
+            self._client,
+            election.name,
+            election.namespace,
+            identity or f"{self._host_name}_{os.getpid()}_{secrets.token_hex(4)}",
+            on_started=self._leads.set,
+            on_stopped=self._leads.clear,
+            lease_seconds=election.lease_seconds,
+            renew_seconds=election.renew_seconds,
+            retry_seconds=election.retry_seconds,
+            metrics=self._cluster_metrics,
+        )
 
     def start(self) -> None:
         """Start everything; returns at once. The API may be away: nothing is popped until it was seen."""
+        self._objects.start()
         self._nodes.start()
         self._pods.start()
-        self._elector.start()
+        if self._elector is None:
+            self._leads.set()
+        else:
+            self._elector.start()
         self._bindings.start()
         for thread in self._threads:
             thread.start()
@@ -157,18 +192,30 @@ class SchedulerHost:
         self._queue.close()
         for thread in self._threads:
             thread.join(_STOP_SECONDS)
-        self._elector.stop()
+        if self._elector is not None:
+            self._elector.stop()
         self._pods.stop()
         self._nodes.stop()
+        self._objects.stop()
         self._events.stop(flush_seconds=1.0)
+        for extender in self._extenders:
+            extender.close()
+
+    def _missing(self) -> list[str]:
+        own = [name for name, informer in (("pods", self._pods), ("nodes", self._nodes)) if not informer.synced]
+        return [*own, *self._objects.not_synced()]
 
     def _not_synced(self) -> str | None:
-        waiting = [i for i, informer in (("pods", self._pods), ("nodes", self._nodes)) if not informer.synced]
-        return f"not listed yet: {', '.join(waiting)}; is the API server there?" if waiting else None
+        missing = self._missing()
+        return f"not listed yet: {', '.join(missing)}; is the API server there?" if missing else None
 
     def _loop_ended(self) -> str | None:
         started = self._threads[0].ident is not None
         return "the scheduling thread ended" if started and not self._threads[0].is_alive() else None
+
+    def _hung(self) -> str | None:
+        hung = [problem for framework in self._profiles.values() for problem in framework.hung()]
+        return "; ".join(hung) or None
 
     def _loop(self) -> None:
         while not self._stop.is_set():
@@ -179,7 +226,10 @@ class SchedulerHost:
     def _ready_to_pop(self) -> bool:
         if not (self._nodes.wait_synced(_POP_SECONDS) and self._pods.wait_synced(_POP_SECONDS)):
             return False
-        return self._leads.wait(_POP_SECONDS) and self._elector.is_leader
+        if self._objects.not_synced():
+            self._stop.wait(_POP_SECONDS)
+            return False
+        return self._leads.wait(_POP_SECONDS) and (self._elector is None or self._elector.is_leader)
 
     def _flush(self) -> None:
         every(self._stop, _FLUSH_BACKOFF_SECONDS, _FLUSH_UNSCHEDULABLE_SECONDS, self._queue)

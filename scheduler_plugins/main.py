@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from scheduler_plugins.host import SchedulerHost
+from scheduler_plugins.config.load import load
+from scheduler_plugins.host import DEBUG_ROUTE, SchedulerHost
 from scheduler_plugins.plugins import default_registry
 from scheduler_plugins.settings import SchedulerSettings
 from slacktide.cluster import connect
-from slacktide.observe import Daemon, run_daemon
+from slacktide.observe import Daemon, get_logger, run_daemon
+
+_log = get_logger("scheduler")
 
 _ABOUT = "Places pods whose spec.schedulerName names it; best-effort pods by the forecast of each node."
 
@@ -17,8 +20,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _body(daemon: Daemon[SchedulerSettings]) -> int:
+    plugins = default_registry()
+    config = load(daemon.settings, plugins)
+    for note in config.notes:
+        _log.warning("configuration", note=note)
     client = connect(daemon.settings.cluster, user_agent="slacktide-scheduler")
-    host = SchedulerHost(daemon.settings, client, default_registry(), daemon.registry, daemon.health, daemon.stop.event)
+    host = SchedulerHost(daemon.settings, config, client, plugins, daemon.registry, daemon.health, daemon.stop.event)
+    daemon.routes[DEBUG_ROUTE] = host.records.body
     host.start()
     try:
         daemon.stop.wait()

@@ -31,6 +31,9 @@ class SchedulerMetrics:
 
     def __init__(self, registry: CollectorRegistry, profile: str) -> None:
         self._registry = registry
+        # Series that each cycle needs dozens of: to look one up by its labels costs more than to count.
+        self._points: dict[tuple[str, str, str], Histogram] = {}
+        self._asked: dict[tuple[str, str, str], Counter] = {}
         self._profile = profile
         self._attempts = Counter(
             "scheduler_schedule_attempts",
@@ -96,6 +99,13 @@ class SchedulerMetrics:
             ["plugin", "extension_point"],
             registry=registry,
         )
+        self._permit_seconds = Histogram(
+            "scheduler_permit_wait_duration_seconds",
+            "Time that pods waited at Permit, by what came of it.",
+            ["result"],
+            buckets=_ATTEMPT_BUCKETS,
+            registry=registry,
+        )
         self._bind_outcomes = Counter(
             "slacktide_scheduler_binds",
             "Bindings by outcome: bound, elsewhere (another scheduler was first), gone, failed.",
@@ -116,10 +126,14 @@ class SchedulerMetrics:
             registry=registry,
         )
 
-    def attempted(self, result: str, seconds: float) -> None:
+    def attempted(self, profile: str, result: str, seconds: float) -> None:
         """An attempt ended; result is scheduled, unschedulable or error."""
-        self._attempts.labels(result, self._profile).inc()
-        self._attempt_seconds.labels(result, self._profile).observe(seconds)
+        self._attempts.labels(result, profile).inc()
+        self._attempt_seconds.labels(result, profile).observe(seconds)
+
+    def permit_waited(self, result: str, seconds: float) -> None:
+        """A pod waited at Permit; result is the name of the code that it got."""
+        self._permit_seconds.labels(result).observe(seconds)
 
     def found(self, seconds: float) -> None:
         """A node was looked for."""
@@ -138,11 +152,19 @@ class SchedulerMetrics:
 
     def extension_point(self, profile: str, point: str, status: str, seconds: float) -> None:
         """An extension point ran once."""
-        self._point_seconds.labels(point, status, profile).observe(seconds)
+        key = (point, status, profile)
+        series = self._points.get(key)
+        if series is None:
+            series = self._points[key] = self._point_seconds.labels(*key)
+        series.observe(seconds)
 
     def evaluated(self, profile: str, plugin: str, point: str) -> None:
         """A plugin was asked."""
-        self._evaluations.labels(plugin, point, profile).inc()
+        key = (plugin, point, profile)
+        series = self._asked.get(key)
+        if series is None:
+            series = self._asked[key] = self._evaluations.labels(*key)
+        series.inc()
 
     def plugin_took(self, plugin: str, point: str, status: str, seconds: float) -> None:
         """A call of a sampled cycle took that long."""

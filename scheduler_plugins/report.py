@@ -47,23 +47,32 @@ def scheduled_condition(pod: Pod) -> PodCondition | None:
     return next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
 
 
-def condition_patch(pod: Pod, reason: str, message: str, now: float) -> dict[str, Any] | None:
-    """Patch that sets PodScheduled=False; None if the pod says so already.
+def failure_patch(pod: Pod, reason: str, message: str, nominate: str | None, now: float) -> dict[str, Any] | None:
+    """Patch that sets PodScheduled=False and the nomination; None if the pod says so already. See `Reporter.failed`.
 
     lastTransitionTime moves only when the status does. `now` is seconds since the epoch.
     """
+    status: dict[str, Any] = {}
+    condition = _condition(pod, reason, message, now)
+    if condition is not None:
+        status["conditions"] = [condition]
+    if nominate is not None and nominate != pod.status.nominated_node_name:
+        status["nominatedNodeName"] = nominate or None
+    return {"status": status} if status else None
+
+
+def _condition(pod: Pod, reason: str, message: str, now: float) -> dict[str, Any] | None:
     current = scheduled_condition(pod)
     if current is not None and (current.status, current.reason, current.message) == ("False", reason, message):
         return None
     since = current.last_transition_time if current is not None and current.status == "False" else None
-    condition = {
+    return {
         "type": "PodScheduled",
         "status": "False",
         "reason": reason,
         "message": message,
         "lastTransitionTime": since or datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
-    return {"status": {"conditions": [condition]}}
 
 
 def event_text(message: str) -> str:
@@ -83,10 +92,13 @@ class Reporter:
         """The pod was bound."""
         self._recorder.record(pod, "Normal", "Scheduled", f"Successfully assigned {pod_key(pod)} to {node}")
 
-    def failed(self, pod: Pod, reason: str, message: str) -> None:
-        """The attempt failed; `reason` is Unschedulable or SchedulerError."""
+    def failed(self, pod: Pod, reason: str, message: str, nominate: str | None = None) -> None:
+        """The attempt failed; `reason` is Unschedulable or SchedulerError.
+
+        `nominate` names the node on which room was made for the pod; empty takes that back, None changes nothing.
+        """
         self._recorder.record(pod, "Warning", "FailedScheduling", event_text(message))
-        body = condition_patch(pod, reason, message, self._wall())
+        body = failure_patch(pod, reason, message, nominate, self._wall())
         if body is None:
             return
         try:

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
-from scheduler_plugins.plugins import default_registry
 from slacktide import names
-from slacktide.settings import ClusterSettings, DaemonSettings, ResourceNames, Settings
-
-
-class ProfileSettings(Settings, frozen=True):
-    """Which plugins judge a pod, in order, and what their scores weigh."""
-
-    plugins: Annotated[list[str], Meta(min_length=1, description="enabled plugins in the order they are asked")] = (
-        msgspec.field(default_factory=lambda: list(default_registry().names()))
-    )
-    weights: Annotated[
-        dict[str, int], Meta(description="weight of the score of a plugin; one that is not named weighs 1")
-    ] = msgspec.field(default_factory=dict)
+from slacktide.settings import ClusterSettings, DaemonSettings, ResourceNames
 
 
 class SchedulerSettings(DaemonSettings, frozen=True):
@@ -28,7 +15,6 @@ class SchedulerSettings(DaemonSettings, frozen=True):
 
     cluster: ClusterSettings = ClusterSettings()
     resources: ResourceNames = ResourceNames()
-    profile: ProfileSettings = ProfileSettings()
     configuration: Annotated[
         str,
         Meta(

@@ -45,9 +45,14 @@ def filter_by(
             if extender.ignorable:
                 _log.warning("ignorable extender left out", extender=extender.name, pod=pod.key, error=str(error))
                 continue
-            return failed(f"extender {extender.name}: {error}", error).by(extender.name), rows
+            return _failure(extender, error), rows
         rows = _keep(extender.name, answer, names, rows, diagnosis)
     return SUCCESS, rows
+
+
+def _failure(extender: Extender, error: Exception) -> Status:
+    text = str(error) if isinstance(error, ExtenderError) else f"extender {extender.name} failed: {error!r}"
+    return failed(text, error).by(extender.name)
 
 
 def _check_known(extender: Extender, answer: ExtenderFilter, asked: Sequence[str]) -> None:
@@ -120,7 +125,7 @@ def bind_by(extenders: Sequence[Extender], pod: PodInfo, node_name: str) -> Stat
         try:
             status = extender.bind(pod, node_name)
         except Exception as error:  # noqa: BLE001  # foreign code behind a wire
-            status = failed(f"extender {extender.name}: {error}", error)
+            status = _failure(extender, error)
         if status.ok or not extender.ignorable:
             return status.by(extender.name)
         _log.warning("ignorable extender did not bind", extender=extender.name, pod=pod.key, error=status.message)

@@ -144,7 +144,8 @@ class Framework:
     @property
     def kinds(self) -> Sequence[Kind[Any]]:
         """Objects beside pods and nodes that the plugins want listed."""
-        return tuple({kind.plural: kind for plugin in self.plugins for kind in plugin.kinds()}.values())
+        kinds = (kind for plugin in self.plugins for kind in plugin.kinds())
+        return tuple({(kind.api_version, kind.kind): kind for kind in kinds}.values())
 
     def hung(self, limit_seconds: float = HUNG_SECONDS) -> Sequence[str]:
         """A sentence about each plugin that has been asked more than `limit_seconds` ago and has not answered."""

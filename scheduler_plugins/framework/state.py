@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+
+from scheduler_plugins.framework.pod_info import PodInfo
 
 T = TypeVar("T")
 
@@ -56,6 +59,9 @@ class CycleState:
         value: T = self._values[key.name]  # type: ignore[assignment]  # written under the same typed key
         return value
 
+    def __contains__(self, key: StateKey[Any]) -> bool:
+        return key.name in self._values
+
     def delete(self, key: StateKey[T]) -> None:
         """Forget the value under `key`, if any."""
         self._values.pop(key.name, None)
@@ -69,3 +75,7 @@ class CycleState:
         copy.skip_filter = self.skip_filter
         copy.skip_score = self.skip_score
         return copy
+
+
+PODS_TO_ACTIVATE: Final[StateKey[Mapping[str, PodInfo]]] = StateKey("kubernetes.io/pods-to-activate")
+"""Pods, by namespace/name, that the queue is to let try at the end of the cycle, whatever comes of it."""

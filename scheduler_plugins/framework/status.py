@@ -8,7 +8,8 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 
@@ -100,7 +101,17 @@ class Status:
 
     def by(self, plugin: str) -> Status:
         """The same answer, signed by `plugin` unless it is signed already."""
-        return self if self.plugin else replace(self, plugin=plugin)
+        if self.plugin:
+            return self
+        if self.parts or self.error is not None:
+            return Status(self.code, self.parts, plugin, self.error)
+        return _signed(self.code, plugin)
+
+
+@cache
+def _signed(code: Code, plugin: str) -> Status:
+    """An answer without reasons, of which a cycle has dozens."""
+    return Status(code, (), plugin)
 
 
 class PluginFailure(Exception):

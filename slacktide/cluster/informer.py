@@ -15,7 +15,7 @@ from typing import Final, Generic
 
 from slacktide.cluster.cache import Change, Key, changes_of, difference, key_of
 from slacktide.cluster.client import INACTIVITY_SECONDS, Client, Watch
-from slacktide.cluster.errors import ClusterError, Gone, Unreachable, Unreadable
+from slacktide.cluster.errors import ClusterError, Gone, NotFound, Unreachable, Unreadable
 from slacktide.cluster.kinds import Kind, T
 from slacktide.cluster.metrics import ClusterMetrics
 from slacktide.cluster.retry import Backoff
@@ -27,6 +27,7 @@ _BACKOFF_BASE_SECONDS: Final = 0.5
 _BACKOFF_CAP_SECONDS: Final = 30.0
 _SHORT_WATCH_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 5.0
+_ABSENT_SECONDS: Final = 60.0
 
 
 def _ignore(*_: object) -> None:
@@ -39,6 +40,8 @@ class Informer(Generic[T]):
     Handlers run on the informer's one thread, in order, after the cache has changed: keep them short. One that
     raises is logged and counted. Objects are immutable and may be shared between threads.
     inactivity_seconds: a watch silent for this long is cut and begun again.
+    absent_is_empty: a kind that the server does not serve has no objects, rather than being waited for; it is said
+    once, and asked for again every minute.
     """
 
     def __init__(
@@ -57,8 +60,11 @@ class Informer(Generic[T]):
         metrics: ClusterMetrics | None = None,
         backoff: Backoff | None = None,
         clock: Callable[[], float] = time.monotonic,
+        absent_is_empty: bool = False,
     ) -> None:
         self._client = client
+        self._absent_is_empty = absent_is_empty
+        self._absent = False
         self._kind = kind
         self._namespace = namespace
         self._field_selector = field_selector
@@ -139,6 +145,8 @@ class Informer(Generic[T]):
             events = self._follow(self._resource_version or "")
             if events == 0 and self._clock() - started < _SHORT_WATCH_SECONDS:
                 return self._failed(Unreachable("the server ended a watch at once without an event"))
+        except NotFound as error:
+            return self._not_served() if self._absent_is_empty else self._failed(error)
         except ClusterError as error:
             return self._failed(error)
         except Exception:  # noqa: BLE001 - the one broad handler around a turn
@@ -163,17 +171,31 @@ class Informer(Generic[T]):
         report("watch broken", informer=self._name, reason=reason, detail=str(error), retry_seconds=round(delay, 1))
         return delay
 
+    def _not_served(self) -> float:
+        if self._stopping.is_set():
+            return 0.0
+        if not self._absent:
+            self._absent = True
+            _LOG.info("the server does not serve this kind: taken to have no objects", informer=self._name)
+        self._resource_version = None
+        self._heard_at = self._clock()
+        self._replace({})
+        return _ABSENT_SECONDS
+
     def _list(self) -> None:
         listing = self._client.list(self._kind, self._namespace, self._field_selector, self._label_selector)
         self._heard_at = self._clock()
         self._metrics.lists.labels(self._name).inc()
         if listing.skipped:
             _LOG.warning("objects left out, their fields are not as expected", informer=self._name, n=listing.skipped)
-        listed = {key_of(item): item for item in listing.items}
+        self._absent = False
+        self._resource_version = listing.resource_version
+        self._replace({key_of(item): item for item in listing.items})
+
+    def _replace(self, listed: dict[Key, T]) -> None:
         with self._lock:
             changes = difference(self._cache, listed)
             self._cache = listed
-        self._resource_version = listing.resource_version
         for change in changes:
             self._tell(change)
         self._synced.set()

@@ -122,7 +122,7 @@ def _run(daemon: Daemon[S], body: Callable[[Daemon[S]], int | None], environ: Ma
     log = get_logger(daemon.component)
     setup_logging(daemon.component, daemon.settings.observe, daemon.registry, queued=True)
     build_info(daemon.registry, daemon.component)
-    daemon.health.add_ready("stopping", lambda: daemon.stop.reason or None)
+    daemon.health.add_ready("stopping", lambda: daemon.stop.reason or None, part=False)
     daemon.stop.on_reload(lambda: daemon.reload(environ))
     server = ObserveServer(daemon.settings.observe.listen, daemon.registry, daemon.health, daemon.routes)
     server.start()

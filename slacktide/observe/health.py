@@ -16,16 +16,21 @@ class Health:
         self._lock = threading.Lock()
         self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}
+        self._started = False
 
     def add_live(self, name: str, check: Check) -> None:
         """A check whose failure means that only a restart helps. Replaces one of the same name."""
         with self._lock:
             self._live[name] = check
 
-    def add_ready(self, name: str, check: Check) -> None:
-        """A check whose failure means: not now, such as a server that cannot be reached. Replaces its namesake."""
+    def add_ready(self, name: str, check: Check, *, part: bool = True) -> None:
+        """A check whose failure means: not now, such as a server that cannot be reached. Replaces its namesake.
+
+        `part`: it comes from a part of the daemon, so that there is something that can be ready.
+        """
         with self._lock:
             self._ready[name] = check
+            self._started = self._started or part
 
     def not_live(self) -> dict[str, str]:
         """Failing live checks: name -> what is wrong. Empty is live."""
@@ -36,7 +41,7 @@ class Health:
 
         A daemon answers before its parts exist; as long as none of them has added a check it is not ready.
         """
-        if not self._ready:
+        if not self._started:
             return {"start": "still starting"}
         return self._failing(self._ready)
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
 from scheduler_plugins.binding import ApiBinder
+from scheduler_plugins.config.convert import Source
+from scheduler_plugins.config.load import configure
+from scheduler_plugins.config.profiles import build
+from scheduler_plugins.evictor import ApiEvictor
 from scheduler_plugins.framework import interfaces as api
 from scheduler_plugins.framework.cache import Cache
+from scheduler_plugins.framework.extending import Extender
 from scheduler_plugins.framework.interfaces import Handle
+from scheduler_plugins.framework.nominator import Nominator
 from scheduler_plugins.framework.queue import SchedulingQueue
 from scheduler_plugins.framework.waiting import WaitingRoom
 from scheduler_plugins.handlers import ClusterHandlers
-from scheduler_plugins.host import build_framework
 from scheduler_plugins.metrics import SchedulerMetrics
 from scheduler_plugins.plugins import default_registry
+from scheduler_plugins.records import Records
 from scheduler_plugins.report import Reporter, scheduled_condition
 from scheduler_plugins.scheduler import Outside, Scheduler
-from scheduler_plugins.settings import ProfileSettings, SchedulerSettings
+from scheduler_plugins.settings import SchedulerSettings
 from slacktide import names
 from slacktide.objects import Pod
 from tests.scheduler_plugins.build import GI, READER, Clock, forecast, offering
@@ -36,9 +42,19 @@ class Recorder:
 
 
 class Rig:
-    """One scheduler process over `server`; bindings run at once, or when `run_bindings` is called."""
+    """One scheduler process over `server`; bindings run at once, or when `run_bindings` is called.
 
-    def __init__(self, server: Api | None = None, *extra: api.Plugin, bind_now: bool = True) -> None:
+    `extra` are plugins beside the registered ones; a class is made anew for each profile.
+    """
+
+    def __init__(
+        self,
+        server: Api | None = None,
+        *extra: api.Plugin | type[api.Plugin],
+        bind_now: bool = True,
+        profile_names: Sequence[str] = (names.SCHEDULER_NAME,),
+        extenders: Sequence[Extender] = (),
+    ) -> None:
         self.server = server or Api()
         self.clock, self.wall = Clock(), Clock(50_000.0)
         self.recorder = Recorder()
@@ -48,6 +64,8 @@ class Rig:
         metrics = SchedulerMetrics(self.registry, names.SCHEDULER_NAME)
         binder = ApiBinder(self.server, lambda seconds: self.waits.append(seconds) or len(self.waits) > 20)
         self.waiting = WaitingRoom(self.clock)
+        self.nominator = Nominator(self.server.lookup)
+        self.records = Records(self.wall)
         handle = Handle(
             self.wall,
             binder.bind,
@@ -55,20 +73,30 @@ class Rig:
             names.BATCH_MEMORY,
             monotonic=self.clock,
             waiting=self.waiting,
+            nominations=self.nominator,
+            evictor=ApiEvictor(self.server, self.waiting, self.recorder, self.wall),
             activate=lambda pods: self.queue.activate(pods),
+            extenders=extenders,
         )
         self.handle = handle
         plugins = default_registry()
         for plugin in extra:
-            plugins.register(plugin.name, lambda args, handle, plugin=plugin: plugin, msgspec.Struct)
-        profile = ProfileSettings(plugins=[*plugins.names()])
-        framework = build_framework(SchedulerSettings(profile=profile), plugins, handle, metrics)
-        self.queue = SchedulingQueue(framework, metrics, self.clock)
+            made = plugin if isinstance(plugin, type) else lambda plugin=plugin: plugin
+            plugins.register(plugin.name, lambda args, handle, made=made: made(), msgspec.Struct)
+        enabled = [{"name": plugin.name} for plugin in extra]
+        file = {
+            "profiles": [
+                {"schedulerName": name, "plugins": {"multiPoint": {"enabled": enabled}}} for name in profile_names
+            ]
+        }
+        config = configure(SchedulerSettings(), file, Source("test"), plugins)
+        profiles = build(config, plugins, lambda _: handle, metrics)
+        self.queue = SchedulingQueue(profiles, metrics, self.clock, nominator=self.nominator)
         self.cache = Cache()
         metrics.watch(self.queue, self.cache)
-        self.server.handlers = ClusterHandlers(self.cache, self.queue, READER, names.SCHEDULER_NAME, self.waiting)
+        self.server.handlers = ClusterHandlers(self.cache, self.queue, READER, profiles, self.waiting)
         self.scheduler = Scheduler(
-            framework,
+            profiles,
             self.queue,
             self.cache,
             READER,
@@ -80,6 +108,7 @@ class Rig:
                 monotonic=self.clock,
                 choose=lambda count: 0,
                 waiting=self.waiting,
+                records=self.records,
             ),
         )
         self.server.list_all()

@@ -114,7 +114,7 @@ def test_pod_deleted_while_it_waits_is_released_at_once() -> None:
     """#84554 / PR 84578: it stayed in the list of waiting pods and kept its room."""
     plugin = Permits(WAIT)
     rig = waiting_rig(plugin)
-    rig.server.delete("p")
+    rig.server.remove("p")
     rig.settle()
     assert (rig.waiting.all(), rig.cache.size().pods) == ((), 0)
     assert plugin.log[-1] == "unreserve default/p"
@@ -137,7 +137,7 @@ def test_pod_whose_deletion_begins_while_it_waits_is_released_at_once() -> None:
 def test_pod_deleted_between_the_choice_and_the_wait_does_not_wait() -> None:
     class Deletes(Permits):
         def permit(self, state: Any, pod: Any, node_name: str) -> api.PermitResult:
-            rig.server.delete("p")
+            rig.server.remove("p")
             return api.PermitResult(WAIT, 60)
 
     rig = Rig(None, Deletes())

@@ -142,7 +142,7 @@ def test_pod_deleted_or_replaced_before_its_binding_frees_its_room() -> None:
     rig.offer(1000)
     rig.server.put(be("p"))
     rig.settle()
-    rig.server.delete("p")
+    rig.server.remove("p")
     rig.server.put(be("p", metadata={"uid": "uid-again"}))
     rig.run_bindings()
     rig.settle()
@@ -156,7 +156,7 @@ def test_deletion_that_the_watch_has_not_told_yet() -> None:
     rig.server.put(be("p"))
     rig.settle()
     rig.server.hold = True
-    rig.server.delete("p")
+    rig.server.remove("p")
     rig.run_bindings()
     assert rig.cache.size().assumed_pods == 0
     rig.server.deliver()

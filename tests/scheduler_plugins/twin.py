@@ -20,6 +20,7 @@ class Api:
         self.nodes: dict[str, Node] = {}
         self.binds: list[tuple[str, str]] = []
         self.patches: list[dict[str, Any]] = []
+        self.deletions: list[str] = []
         self.before_bind: Callable[[Pod, str], None] = lambda pod, node: None
         self.after_bind: Callable[[Pod, str], None] = lambda pod, node: None
         self.handlers: Any = None
@@ -58,11 +59,23 @@ class Api:
     ) -> Pod:
         assert (subresource, patch_type) == ("status", "strategic")
         current = self.get(kind, name, namespace)
+        self._check_uid(current, body.get("metadata", {}).get("uid"))
         self.patches.append(body)
-        conditions = [msgspec.convert(c, PodCondition) for c in body["status"]["conditions"]]
+        conditions = [msgspec.convert(c, PodCondition) for c in body["status"].get("conditions", [])]
         kept = [c for c in current.status.conditions if c.type not in {new.type for new in conditions}]
-        status = msgspec.structs.replace(current.status, conditions=kept + conditions)
+        nominated = body["status"].get("nominatedNodeName", current.status.nominated_node_name) or ""
+        status = msgspec.structs.replace(current.status, conditions=kept + conditions, nominated_node_name=nominated)
         return self.put(msgspec.structs.replace(current, status=status))
+
+    def delete(self, kind: Any, name: str, namespace: str | None = None, uid: str | None = None) -> None:
+        self._check_uid(self.get(kind, name, namespace), uid)
+        self.deletions.append(name)
+        self.remove(name)
+
+    @staticmethod
+    def _check_uid(current: Pod, uid: str | None) -> None:
+        if uid is not None and uid != current.metadata.uid:
+            raise Conflict(409, "Conflict", f"Precondition failed: UID in precondition: {uid}")
 
     # What the world does.
 
@@ -83,7 +96,7 @@ class Api:
         pod = self.pods[("default", name)]
         self.put(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase=phase)))
 
-    def delete(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         key = ("default", name)
         del self.pods[key]
         self._tell(lambda: self._saw(key, None))

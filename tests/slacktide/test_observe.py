@@ -167,6 +167,8 @@ def test_health_names_what_is_wrong():
     health = Health()
     assert health.not_live() == {}
     assert health.not_ready() == {"start": "still starting"}, "a daemon answers before its parts exist"
+    health.add_ready("stopping", lambda: None, part=False)
+    assert health.not_ready() == {"start": "still starting"}, "the daemon's own check is no part"
     health.add_live("loop", lambda: None)
     health.add_ready("api", lambda: "not synced")
     health.add_ready("predictor", lambda: 1 / 0)

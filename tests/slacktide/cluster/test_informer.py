@@ -289,3 +289,22 @@ def test_cluster_wide_kind_and_one_namespace(api, client):
     assert pods.get("ns", "a") is not None
     for informer in (nodes, pods):
         informer.stop()
+
+
+def test_kind_that_the_server_does_not_serve_is_empty_where_that_is_wanted(api, follow):
+    told = Told()
+    missing = status(404, "NotFound")
+    World(api, [missing], [])
+    informer = follow(told, absent_is_empty=True)
+    assert informer.wait_synced(10)
+    assert (informer.items(), told.log) == ((), [])
+    waits = follow()
+    assert not waits.wait_synced(0.2)
+
+
+def test_kind_that_the_server_serves_no_more_loses_its_objects(api, follow):
+    told = Told()
+    World(api, [listing([pod("a", 5)], 5), status(404, "NotFound")], [status(404, "NotFound")])
+    informer = follow(told, absent_is_empty=True)
+    wait_for(lambda: told.log == ["+a@5", "-a@5"], "the object is gone")
+    assert informer.synced

@@ -1,0 +1,179 @@
+"""Records of the last cycles: where each pod went and why, or why it fitted nowhere, with every plugin's numbers.
+
+Of the scores those of the best nodes are kept, whatever the size of the cluster; text is made when somebody asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from scheduler_plugins.framework.diagnosis import Diagnosis, Refusals
+from scheduler_plugins.framework.runtime import ScoreTable
+from slacktide.observe import get_logger
+
+_log = get_logger("scheduler.scores")
+_standard = logging.getLogger("scheduler.scores")
+
+KEPT_CYCLES: Final = 32
+KEPT_NODES: Final = 20
+_MOST_EXPLAINED: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Scores of the best nodes of one cycle, by node in the order of `names`."""
+
+    names: Sequence[str]
+    table: ScoreTable
+
+    @classmethod
+    def of(cls, table: ScoreTable, names: Sequence[str], chosen: str, most: int = KEPT_NODES) -> Scores:
+        """The `most` best of `table`, and the chosen node; `names` are those of the snapshot's rows."""
+        best = np.arange(len(table.rows)) if len(table.rows) <= most else np.argpartition(table.totals, -most)[-most:]
+        rows = table.rows[best]
+        kept = [names[row] for row in rows]
+        if chosen not in kept:
+            # Among many equally good nodes.
+            at = next(i for i, row in enumerate(table.rows.tolist()) if names[row] == chosen)
+            best, kept = np.append(best, at), [*kept, chosen]
+        return cls(
+            kept,
+            ScoreTable(
+                table.rows[best],
+                table.totals[best],
+                {name: scores[best] for name, scores in table.by_plugin.items()},
+                {name: scores[best] for name, scores in table.raw.items()},
+                table.weights,
+                {name: added[best] for name, added in table.by_extender.items()},
+            ),
+        )
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Nodes, best first: total, and raw, normalised and weighted by plugin."""
+        return [self._node(i) for i in np.argsort(-self.table.totals, kind="stable").tolist()]
+
+    def _node(self, i: int) -> dict[str, Any]:
+        table = self.table
+        plugins = {
+            plugin: {
+                "raw": _number(table.raw[plugin][i]) if plugin in table.raw else None,
+                "normalised": int(scores[i]),
+                "weighted": int(scores[i]) * table.weights.get(plugin, 1),
+            }
+            for plugin, scores in table.by_plugin.items()
+        }
+        shown: dict[str, Any] = {"node": self.names[i], "total": int(table.totals[i]), "plugins": plugins}
+        if table.by_extender:
+            shown["extenders"] = {name: int(added[i]) for name, added in table.by_extender.items()}
+        return shown
+
+
+def _number(value: Any) -> float | int | None:
+    """A plain number; None for one that JSON does not have, such as NaN."""
+    number = value.item()
+    return number if np.isfinite(number) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One scheduling cycle. `result` is chosen, unschedulable or error; `at` seconds since the epoch when it ended.
+
+    `scores` is None where no node was rated.
+    """
+
+    profile: str
+    pod: str
+    uid: str
+    attempt: int
+    at: float
+    seconds: float
+    result: str
+    node: str = ""
+    message: str = ""
+    evaluated: int = 0
+    feasible: int = 0
+    scores: Scores | None = None
+    refusals: Sequence[Mapping[str, Any]] = ()
+
+    def shown(self) -> dict[str, Any]:
+        """As the debug endpoint tells it."""
+        shown: dict[str, Any] = {
+            "profile": self.profile,
+            "pod": self.pod,
+            "uid": self.uid,
+            "attempt": self.attempt,
+            "at": self.at,
+            "milliseconds": round(self.seconds * 1000, 3),
+            "result": self.result,
+            "node": self.node,
+            "message": self.message,
+            "evaluated": self.evaluated,
+            "feasible": self.feasible,
+            "refusals": list(self.refusals),
+        }
+        if self.scores is not None:
+            table = self.scores.table
+            shown["weights"] = {name: table.weights.get(name, 1) for name in table.by_plugin}
+            shown["scores"] = self.scores.shown()
+        return shown
+
+
+class Records:
+    """The last cycles of a process. Thread safe."""
+
+    def __init__(self, wall_seconds: Callable[[], float], kept: int = KEPT_CYCLES) -> None:
+        self.wall = wall_seconds
+        self._lock = threading.Lock()
+        self._cycles: deque[Cycle] = deque(maxlen=kept)
+
+    def add(self, cycle: Cycle) -> None:
+        """A cycle ended. Its score table goes to the log at level debug."""
+        with self._lock:
+            self._cycles.append(cycle)
+        if cycle.scores is not None and _standard.isEnabledFor(logging.DEBUG):
+            _log.debug("scores", pod=cycle.pod, profile=cycle.profile, chosen=cycle.node, nodes=cycle.scores.shown())
+
+    def last(self) -> Sequence[Cycle]:
+        """The cycles kept, the newest first."""
+        with self._lock:
+            return tuple(reversed(self._cycles))
+
+    def body(self) -> bytes:
+        """Answer of the debug endpoint: JSON {"cycles": [...]}, the newest first."""
+        return msgspec.json.encode({"cycles": [cycle.shown() for cycle in self.last()]})
+
+
+def refused(diagnosis: Diagnosis, *, explain: bool) -> list[Mapping[str, Any]]:
+    """For each plugin how many nodes it refused; with `explain` also why, and which node was nearest to fitting.
+
+    Reasons are left out where many nodes would have to be asked one by one; the message of the cycle has them.
+    """
+    return [_refusal(refusals, diagnosis.names, explain=explain) for refusals in diagnosis.refusals]
+
+
+def _refusal(refusals: Refusals, names: Sequence[str], *, explain: bool) -> Mapping[str, Any]:
+    shown: dict[str, Any] = {"plugin": refusals.plugin, "nodes": len(refusals.positions)}
+    if explain and (refusals.verdicts.kinds is not None or len(refusals.positions) <= _MOST_EXPLAINED):
+        shown["reasons"] = _reasons(refusals, names)
+    return shown
+
+
+def _reasons(refusals: Refusals, names: Sequence[str]) -> list[Mapping[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    misses: dict[str, float] = {}
+    for count, row, status in refusals.kinds():
+        for reason in status.parts:
+            known = found.setdefault(reason.text, {"reason": reason.text, "nodes": 0})
+            known["nodes"] += count
+            if "nearest" not in known or reason.miss < misses[reason.text]:
+                misses[reason.text] = reason.miss
+                known |= {"nearest": names[row], "detail": reason.detail}
+    return list(found.values())
