@@ -56,10 +56,15 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
 
     def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:  # noqa: ARG002  # part of the extension point
         """Skip for a pod that asks for none of the resources."""
-        return SUCCESS if any(pod.requests.get(name) for name in self._resources) else SKIP
+        return SUCCESS if self._asked(pod) else SKIP
+
+    def _asked(self, pod: PodInfo) -> bool:
+        return any(pod.requests.get(name) for name in self._resources)
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
-        """100 where all fractions are equal; 0 to 100 already."""
+        """100 where all fractions are equal, 0 everywhere for a pod that should be skipped; 0 to 100 already."""
+        if not self._asked(pod):
+            return np.zeros(len(rows))
         where = index_of(snapshot, rows)
         given = (amounts(name, pod, snapshot, where, nonzero=False) for name in self._resources)
         fractions: list[Floats] = []

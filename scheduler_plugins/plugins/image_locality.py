@@ -8,6 +8,7 @@ Source: kubernetes pkg/scheduler/framework/plugins/imagelocality, 1.35.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -19,7 +20,7 @@ from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
 from scheduler_plugins.framework.snapshot import Floats, Indices, Interned, Ints, Snapshot
-from scheduler_plugins.framework.state import CycleState, StateKey
+from scheduler_plugins.framework.state import CycleState, StateKey, StateMissing
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Status
 from scheduler_plugins.plugins.judgements import Judgements
 from scheduler_plugins.plugins.rows import index_of
@@ -80,7 +81,7 @@ class ImageLocality(PreScorePlugin, ScorePlugin):
 
     def interned(self) -> Sequence[Interned]:
         """What images each node has."""
-        return (Interned(_COLUMN, self._read),)
+        return (Interned(_COLUMN, self._read, of_object=True),)
 
     def _read(self, node: NodeInfo) -> _Images | None:
         listed = node.node.status.images if node.node is not None else []
@@ -94,32 +95,34 @@ class ImageLocality(PreScorePlugin, ScorePlugin):
 
     def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:  # noqa: ARG002  # part of the extension point
         """Skip when no node has any image of the pod."""
+        sizes = self._sizes(pod, snapshot)
+        state.write(_SIZES, sizes)
+        return SUCCESS if any((found >= 0).any() for found in sizes.values()) else SKIP
+
+    def _sizes(self, pod: PodInfo, snapshot: Snapshot) -> dict[str, Ints]:
         values: list[_Images | None] = snapshot.interned(_COLUMN)[1]
         if all(images is None for images in values):
-            return SKIP
-        sizes = {name: self._sizes(name, values) for name in _names(pod)}
-        if not any((found >= 0).any() for found in sizes.values()):
-            return SKIP
-        state.write(_SIZES, sizes)
-        return SUCCESS
-
-    def _sizes(self, name: str, values: list[_Images | None]) -> Ints:
-        sizes: Ints = self._judged.of(
-            _COLUMN, values, name, lambda images: _ABSENT if images is None else images.size(name), "int64"
-        )
-        return sizes
+            return {}
+        return {name: self._judged.of(_COLUMN, values, name, partial(_size, name), "int64") for name in _names(pod)}
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:
         """0 for little, 100 for as much as the pod can need; 0 to 100 already."""
-        names, sizes = _names(pod), state.read(_SIZES)
+        try:
+            sizes = state.read(_SIZES)
+        except StateMissing:
+            sizes = self._sizes(pod, snapshot)
         numbers = snapshot.interned(_COLUMN)[0]
         where = index_of(snapshot, rows)
-        total = np.zeros(len(rows))
-        for name in names:
+        total, names = np.zeros(len(rows)), _names(pod)
+        for name in names if sizes else ():
             found = sizes[name].take(numbers)
             spread = np.count_nonzero(found >= 0) / len(snapshot)
             total += np.floor(np.maximum(found[where], 0) * spread)
         return _scaled(total, len(names))
+
+
+def _size(name: str, images: _Images | None) -> int:
+    return _ABSENT if images is None else images.size(name)
 
 
 def _names(pod: PodInfo) -> tuple[str, ...]:

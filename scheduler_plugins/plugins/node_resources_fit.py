@@ -11,13 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_plugins.framework.events import NODE, POD, Action, ClusterEvent, Hint, Registration
-from scheduler_plugins.framework.interfaces import EnqueueExtensions, FilterPlugin, Handle, ScorePlugin
+from scheduler_plugins.framework.interfaces import (
+    EnqueueExtensions,
+    FilterPlugin,
+    Handle,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ScorePlugin,
+)
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.framework.snapshot import Bools, Floats, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
-from scheduler_plugins.framework.status import Code, Reason
+from scheduler_plugins.framework.status import SUCCESS, Code, Reason, Status
 from scheduler_plugins.framework.verdicts import Verdicts
 from scheduler_plugins.plugins.amounts import in_words
 from scheduler_plugins.plugins.fit_scoring import FitScorer, ScoringStrategy
@@ -54,8 +62,11 @@ class NodeResourcesFitArgs(msgspec.Struct, frozen=True, kw_only=True, rename="ca
         return found + [f"scoringStrategy: {problem}" for problem in self.scoring_strategy.problems()]
 
 
-class NodeResourcesFit(FilterPlugin, ScorePlugin, EnqueueExtensions):
-    """Judges pod count and each requested resource; a request above allocatable itself cannot be cured."""
+class NodeResourcesFit(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions):
+    """Judges pod count and each requested resource; a request above allocatable itself cannot be cured.
+
+    Has nothing to prepare, and takes part in PreFilter and PreScore because configurations name it there.
+    """
 
     name = "NodeResourcesFit"
 
@@ -77,6 +88,10 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin, EnqueueExtensions):
     def _is_ignored(self, name: str) -> bool:
         group, slash, _ = name.partition("/")
         return name in self._ignored or (bool(slash) and group in self._ignored_groups)
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:  # noqa: ARG002  # part of the extension point
+        """Never skipped: every pod needs room for one more pod."""
+        return PreFilterResult()
 
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Collects every resource that is lacking, as "Insufficient NAME"."""
@@ -110,6 +125,10 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin, EnqueueExtensions):
                 asked, left = (in_words(name, value, self._millis, self._bytes) for value in (amount, max(0, free)))
                 reasons.append(Reason(f"Insufficient {name}", f"asks for {asked}, free {left}", float(amount - free)))
         return tuple(reasons)
+
+    def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:  # noqa: ARG002  # part of the extension point
+        """Never skipped: a pod without requests counts with defaults."""
+        return SUCCESS
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """By the scoring strategy; 0 to 100 already."""

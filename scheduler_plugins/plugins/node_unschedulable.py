@@ -40,7 +40,7 @@ class NodeUnschedulable(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
 
     def columns(self) -> Sequence[Column]:
         """One flag a node."""
-        return (Column(_COLUMN, "bool", _cordoned),)
+        return (Column(_COLUMN, "bool", _cordoned, of_object=True),)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:  # noqa: ARG002  # part of the extension point
         """Skip for pods that tolerate the cordon, and when no node has one."""

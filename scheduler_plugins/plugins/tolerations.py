@@ -45,7 +45,7 @@ def _read(node: NodeInfo) -> Taints:
     )
 
 
-TAINTS: Final = Interned("TaintToleration/taints", _read)
+TAINTS: Final = Interned("TaintToleration/taints", _read, of_object=True)
 """Taints of each node; a plugin that asks about them names this column in its `interned`."""
 
 

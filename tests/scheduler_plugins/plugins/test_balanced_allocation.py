@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.plugins import default_registry
 from slacktide.errors import SettingsError
 from tests.scheduler_plugins.build import handle, info, node, pod
@@ -57,7 +58,14 @@ def test_nodes_that_offer_different_things_are_judged_by_what_they_offer() -> No
 @pytest.mark.parametrize("who", [{"containers": []}, {"containers": [{"name": "c"}]}, holds(0, 0, 3)])
 def test_pods_that_ask_for_none_of_it_do_not_pile_up_on_the_most_even_node(who: dict[str, Any]) -> None:
     """Reference section 7, row 25 (kubernetes #129138)."""
-    assert scores({}, who, (has(4000, 10000, 8), None), (has(4000, 10000, 8), holds(3000, 0))) is None
+    nodes = [node("even", has(4000, 10000, 8)), node("odd", has(4000, 10000, 8))]
+    there = {"odd": [pod("q", nodeName="odd", **holds(3000, 0))]}
+    judged = Judged(
+        default_registry().build("NodeResourcesBalancedAllocation", {}, handle()), info("p", **who), nodes, there
+    )
+    assert judged.scores() is None
+    asked_all_the_same = judged.plugin.score_nodes(CycleState(), judged.who, judged.snapshot, judged.snapshot.all())
+    assert asked_all_the_same.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -126,3 +126,10 @@ def test_a_heartbeat_with_the_same_images_is_no_new_value() -> None:
         cache.set_node(having("a", 40, 300))
         cache.refresh(snapshot)
     assert len(snapshot.interned("ImageLocality/images")[1]) == 1
+
+
+def test_scores_without_pre_score_where_a_profile_has_it_so() -> None:
+    judged = Judged(ImageLocality(), needing(40, 300), [RICH, OTHER])
+    names, snapshot = judged.snapshot.names, judged.snapshot
+    found = judged.plugin.score_nodes(CycleState(), judged.who, snapshot, snapshot.all())
+    assert dict(zip(names, found.tolist(), strict=True)) == {"rich": 7, "other": 0}

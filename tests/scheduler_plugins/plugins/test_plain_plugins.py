@@ -10,8 +10,10 @@ import pytest
 
 from scheduler_plugins.framework import events
 from scheduler_plugins.framework.events import Action, ClusterEvent, Hint
+from scheduler_plugins.framework.points import POINTS
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, failed
+from scheduler_plugins.plugins import default_registry
 from scheduler_plugins.plugins.default_binder import DefaultBinder
 from scheduler_plugins.plugins.node_name import NodeName
 from scheduler_plugins.plugins.node_unschedulable import NodeUnschedulable
@@ -23,6 +25,26 @@ from tests.scheduler_plugins.plugins.cases import FITS, NEVER, Judged, hint
 TAINTS = ClusterEvent(events.NODE, Action.UPDATE_NODE_TAINT)
 CORDONED = node("n", unschedulable=True)
 CORDON = {"key": "node.kubernetes.io/unschedulable"}
+
+STOCK_POINTS = {
+    "SchedulingGates": ["preEnqueue"],
+    "PrioritySort": ["queueSort"],
+    "NodeUnschedulable": ["filter"],
+    "NodeName": ["filter"],
+    "TaintToleration": ["filter", "preScore", "score"],
+    "NodeAffinity": ["preFilter", "filter", "preScore", "score"],
+    "NodePorts": ["preFilter", "filter"],
+    "NodeResourcesFit": ["preFilter", "filter", "preScore", "score"],
+    "NodeResourcesBalancedAllocation": ["preScore", "score"],
+    "ImageLocality": ["score"],
+    "DefaultBinder": ["bind"],
+}
+
+
+@pytest.mark.parametrize("name", STOCK_POINTS)
+def test_a_profile_of_the_stock_scheduler_may_name_each_plugin_where_the_stock_one_takes_part(name: str) -> None:
+    plugin = default_registry().build(name, {}, handle())
+    assert [point for point in STOCK_POINTS[name] if not isinstance(plugin, POINTS[point])] == []
 
 
 @pytest.mark.parametrize(
