@@ -116,13 +116,22 @@ class _Sizes(Collector):
         self._metrics = metrics
         self._cache = cache
 
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Names, so that a scrape may ask for these alone."""
+        return self._families()
+
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Current figures."""
+        objects, connections = self._families()
         size = self._cache.size()
-        objects = GaugeMetricFamily("slacktide_extender_cache_size", "Objects in the cache.", labels=["type"])
         for kind, count in (("nodes", size.nodes), ("pods", size.pods), ("assumed_pods", size.assumed_pods)):
             objects.add_metric([kind], count)
-        yield objects
-        yield GaugeMetricFamily(
-            "slacktide_extender_connections", "Open connections.", value=float(self._metrics.connections)
+        connections.add_metric([], self._metrics.connections)
+        return objects, connections
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily("slacktide_extender_cache_size", "Objects in the cache.", labels=["type"]),
+            GaugeMetricFamily("slacktide_extender_connections", "Open connections.", labels=[]),
         )

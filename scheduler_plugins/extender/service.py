@@ -22,6 +22,7 @@ import msgspec
 
 from scheduler_plugins.extender import judge, ratings
 from scheduler_plugins.extender.metrics import ExtenderMetrics
+from scheduler_plugins.extender.questions import NameLists, Question, Unusable, asked, filter_answer
 from scheduler_plugins.extenders import wire
 from scheduler_plugins.framework.cache import Cache
 from scheduler_plugins.framework.pod_info import PodInfo, PodReader
@@ -48,10 +49,6 @@ class Reply:
 
     status: HTTPStatus
     body: bytes
-
-
-class Unusable(SlacktideError):
-    """A request that no scheduler sends; the text says what about it."""
 
 
 class CannotAnswer(SlacktideError):
@@ -104,6 +101,7 @@ class ExtenderService:
         self._binding = binding
         self._monotonic = monotonic
         self._snapshot = framework.new_snapshot()
+        self._lists = NameLists()
         self._lock = threading.Lock()
         self._judging_since: float | None = None
         self._verbs: dict[str, Callable[[bytes], tuple[str, bytes]]] = {
@@ -144,26 +142,19 @@ class ExtenderService:
         return reply
 
     def _filter(self, body: bytes) -> tuple[str, bytes]:
-        question = wire.decode(body, wire.ExtenderArgs)
+        question = wire.decode(body, Question)
         pod = self._pod(question.pod)
-        names, nodes = _asked(question)
-        if pod.tier not in self._terms.tiers:
-            answer = judge.Answer(kept=names)
-        else:
+        nodes = asked(question, self._lists)
+        answer = judge.Answer(kept=nodes.names)
+        if pod.tier in self._terms.tiers:
             with self._judging(pod) as snapshot:
-                answer = judge.filter_nodes(self._framework, pod, snapshot, names)
-        result = wire.ExtenderFilterResult(
-            node_names=answer.kept if nodes is None else None,
-            nodes=None if nodes is None else _chosen(nodes, names, answer.kept),
-            failed_nodes=answer.failed,
-            failed_and_unresolvable_nodes=answer.unresolvable,
-        )
-        return self._outcome(pod), wire.encode(result)
+                answer = judge.filter_nodes(self._framework, pod, snapshot, nodes.names)
+        return self._outcome(pod), filter_answer(nodes, answer.kept, answer.failed, answer.unresolvable, self._lists)
 
     def _prioritize(self, body: bytes) -> tuple[str, bytes]:
-        question = wire.decode(body, wire.ExtenderArgs)
+        question = wire.decode(body, Question)
         pod = self._pod(question.pod)
-        names, _ = _asked(question)
+        names = asked(question, self._lists).names
         if pod.tier not in self._terms.tiers:
             return "passed", b"[]"
         with self._judging(pod) as snapshot:
@@ -235,24 +226,6 @@ def error_body(text: str) -> bytes:
 
 def _failure(verb: str, text: str) -> Reply:
     return Reply(HTTPStatus.OK if verb in _ERROR_FIELD else HTTPStatus.SERVICE_UNAVAILABLE, error_body(text))
-
-
-def _asked(question: wire.ExtenderArgs) -> tuple[list[str], list[msgspec.Raw] | None]:
-    """(names of the nodes, the nodes themselves where they were sent whole)."""
-    if question.node_names is not None:
-        return question.node_names, None
-    if question.nodes is None:
-        raise Unusable("the request has neither Nodes nor NodeNames")
-    nodes = question.nodes.items or []
-    names = [wire.node_name(node) for node in nodes]
-    if "" in names:
-        raise Unusable(f"Nodes.items[{names.index('')}] has no metadata.name")
-    return names, nodes
-
-
-def _chosen(nodes: list[msgspec.Raw], names: list[str], kept: list[str]) -> wire.NodeList:
-    wanted = set(kept)
-    return wire.NodeList(items=[node for node, name in zip(nodes, names, strict=True) if name in wanted])
 
 
 def _candidates(question: wire.ExtenderPreemptionArgs) -> dict[str, wire.WireMetaVictims]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugins.extender import ratings
+from scheduler_plugins.extender.questions import NameLists
 from scheduler_plugins.extenders import wire
 from scheduler_plugins.framework.interfaces import NodeFilterPlugin, PreFilterPlugin, PreFilterResult
 from scheduler_plugins.framework.status import SUCCESS, unresolvable, unschedulable
@@ -87,10 +88,29 @@ def test_unknown_nodes_are_refused_and_never_kept() -> None:
     assert answer["FailedAndUnresolvableNodes"] == {"ghost": "the extender does not know this node yet"}
 
 
+def test_what_filter_kept_is_read_again_by_prioritize() -> None:
+    """The list that filter answers comes back as the question of prioritize, whatever others ask in between."""
+    bench = Bench(Picky(), nodes=picky(a="yes", b="no", c="yes"))
+    for _ in range(2):
+        kept = bench.ask("filter", Pod=be(), NodeNames=["c", "b", "a"])["NodeNames"]
+        assert bench.ask("filter", Pod=be("other"), NodeNames=["b"])["NodeNames"] == []
+        assert [one["Host"] for one in bench.ask("prioritize", Pod=be(), NodeNames=kept)] == ["c", "a"]
+        bench.cache.remove_node("a")
+        bench.cache.set_node(node("a", labels={"say": "yes"}))
+
+
+def test_only_so_many_lists_are_remembered() -> None:
+    lists = NameLists()
+    for number in range(100):
+        lists.keep(b"[%d]" % number, [])
+    assert len(lists._known) == 16
+
+
 def test_no_nodes_are_answered_with_no_nodes() -> None:
     bench = Bench(Picky(), nodes=picky(a="yes"))
     assert bench.ask("filter", Pod=be(), NodeNames=[])["NodeNames"] == []
-    assert bench.ask("filter", Pod=be(), Nodes={"items": None})["Nodes"] == {"items": []}
+    assert bench.ask("filter", Pod=be(), Nodes={"items": None})["Nodes"] == {"items": None}
+    assert bench.ask("filter", Pod=be(), Nodes={"items": []})["Nodes"] == {"items": []}
     assert bench.ask("prioritize", Pod=be(), NodeNames=[]) == []
 
 
@@ -120,7 +140,7 @@ def test_a_pod_that_cannot_be_read_fits_nowhere() -> None:
 
 
 @given(st.lists(st.sampled_from(SAYS), max_size=12), st.data())
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_every_node_that_was_sent_is_in_exactly_one_part_of_the_answer(says, data) -> None:
     """Section 9: answers must be total."""
     known = [f"n{i}" for i in range(len(says))]
@@ -174,6 +194,7 @@ def test_nothing_that_scores_gives_zero_everywhere() -> None:
 
 
 @given(st.lists(st.tuples(st.text(), st.integers(0, 100))))
+@settings(max_examples=40)
 def test_ratings_read_back_as_what_they_were(pairs) -> None:
     import numpy as np
 
@@ -293,7 +314,7 @@ def test_bodies_that_no_scheduler_sends_get_400_and_a_sentence(verb, content, te
 
 
 @given(st.binary(max_size=300) | st.recursive(st.none() | st.text(), st.lists).map(lambda v: json.dumps(v).encode()))
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_no_body_whatsoever_raises(content) -> None:
     bench = Bench(Picky(), nodes=picky(a="yes"))
     for verb in bench.service.verbs:
