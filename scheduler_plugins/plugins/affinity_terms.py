@@ -6,12 +6,14 @@ Source: core/v1 PodAffinityTerm. Without namespaces and namespace selector a ter
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from scheduler_plugins.framework.interfaces import ObjectStore
 from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.plugins.derived import Derived
 from scheduler_plugins.plugins.label_selectors import (
     EVERYBODY,
     NOBODY,
@@ -22,10 +24,12 @@ from scheduler_plugins.plugins.label_selectors import (
     compile_selector,
     shared,
 )
-from slacktide.cluster.kinds import NAMESPACES
+from slacktide.cluster.kinds import NAMESPACES, Namespace
 from slacktide.objects import View
 
 _MEMO: Final = "InterPodAffinity/terms"
+_LABEL_KEYS: Final = b"atchLabelKeys"
+"""Stands in the text of terms that depend on labels of their owner (matchLabelKeys, mismatchLabelKeys)."""
 
 
 class _RawTerm(View, frozen=True):
@@ -98,7 +102,10 @@ def terms_of(pod: PodInfo) -> PodTerms:
         return NO_TERMS
     known: PodTerms | None = pod.memo.get(_MEMO)
     if known is None:
-        known = pod.memo[_MEMO] = shared(_compiled(pod, msgspec.convert(affinity, _Raw)))
+        text, metadata = msgspec.json.encode(affinity), pod.pod.metadata
+        own = _LABEL_KEYS in text
+        known = _compiled(text, metadata.namespace, metadata.labels) if own else _alike(text, metadata.namespace)
+        pod.memo[_MEMO] = known
     return known
 
 
@@ -110,27 +117,34 @@ def placed_terms_of(pod: PodInfo) -> PodTerms:
         return NO_TERMS
 
 
-def _compiled(pod: PodInfo, raw: _Raw) -> PodTerms:
+def _compiled(text: bytes, namespace: str, labels: Mapping[str, str]) -> PodTerms:
+    raw = msgspec.json.decode(text, type=_Raw)
     near, apart = raw.pod_affinity or _RawSide(), raw.pod_anti_affinity or _RawSide()
     return PodTerms(
-        tuple(_term(pod, term) for term in near.required_during_scheduling_ignored_during_execution),
-        tuple(_term(pod, term) for term in apart.required_during_scheduling_ignored_during_execution),
+        tuple(_term(namespace, labels, term) for term in near.required_during_scheduling_ignored_during_execution),
+        tuple(_term(namespace, labels, term) for term in apart.required_during_scheduling_ignored_during_execution),
         (
-            *_wishes(pod, near.preferred_during_scheduling_ignored_during_execution, 1),
-            *_wishes(pod, apart.preferred_during_scheduling_ignored_during_execution, -1),
+            *_wishes(namespace, labels, near.preferred_during_scheduling_ignored_during_execution, 1),
+            *_wishes(namespace, labels, apart.preferred_during_scheduling_ignored_during_execution, -1),
         ),
     )
 
 
-def _wishes(pod: PodInfo, weighted: Iterable[_RawWeighted], sign: int) -> Iterable[Wish]:
-    return (Wish(_term(pod, one.pod_affinity_term), sign * one.weight) for one in weighted if one.weight)
+@lru_cache(maxsize=1 << 15)
+def _alike(text: bytes, namespace: str) -> PodTerms:
+    """Terms that do not depend on labels of their owner: pods of one template have one text, and are many."""
+    return _compiled(text, namespace, {})
 
 
-def _term(pod: PodInfo, raw: _RawTerm) -> AffinityTerm:
-    own = () if raw.namespaces or raw.namespace_selector is not None else (pod.pod.metadata.namespace,)
+def _wishes(namespace: str, labels: Mapping[str, str], weighted: Iterable[_RawWeighted], sign: int) -> Iterable[Wish]:
+    return (Wish(_term(namespace, labels, one.pod_affinity_term), sign * one.weight) for one in weighted if one.weight)
+
+
+def _term(namespace: str, labels: Mapping[str, str], raw: _RawTerm) -> AffinityTerm:
+    own = () if raw.namespaces or raw.namespace_selector is not None else (namespace,)
     selector = compile_selector(raw.label_selector)
     if raw.match_label_keys or raw.mismatch_label_keys:
-        selector = selector.both(_by_own_labels(pod.pod.metadata.labels, raw).compiled())
+        selector = selector.both(_by_own_labels(labels, raw).compiled())
     names = frozenset((*raw.namespaces, *own))
     return shared(AffinityTerm(raw.topology_key, selector, names, compile_selector(raw.namespace_selector)))
 
@@ -149,6 +163,7 @@ class Namespaces:
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
+        self._selected: Derived[Namespace, dict[Selector, frozenset[str]]] = Derived(NAMESPACES, lambda _: {})
 
     def labels(self, name: str) -> Mapping[str, str]:
         """Labels of one namespace."""
@@ -161,9 +176,14 @@ class Namespaces:
             return PodGroup(term.selector, None)
         if term.namespace_selector.nobody:
             return PodGroup(term.selector, term.namespaces)
-        selected = (
-            one.metadata.name
-            for one in self._objects.all(NAMESPACES)
-            if term.namespace_selector.selects(one.metadata.labels)
-        )
-        return PodGroup(term.selector, term.namespaces.union(selected))
+        return PodGroup(term.selector, term.namespaces | self._names(term.namespace_selector))
+
+    def _names(self, selector: Selector) -> frozenset[str]:
+        kept = self._selected.of(self._objects)
+        names = kept.get(selector)
+        if names is None:
+            given = self._objects.all(NAMESPACES)
+            names = kept[selector] = frozenset(
+                one.metadata.name for one in given if selector.selects(one.metadata.labels)
+            )
+        return names

@@ -5,11 +5,13 @@ Source: kubernetes pkg/scheduler/framework/plugins/helper/spread.go (DefaultSele
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from scheduler_plugins.framework.interfaces import ObjectStore
 from scheduler_plugins.framework.pod_info import PodInfo
-from scheduler_plugins.plugins.kinds import REPLICA_SETS, REPLICATION_CONTROLLERS, SERVICES, STATEFUL_SETS
+from scheduler_plugins.plugins.derived import Derived
+from scheduler_plugins.plugins.kinds import REPLICA_SETS, REPLICATION_CONTROLLERS, SERVICES, STATEFUL_SETS, Service
 from scheduler_plugins.plugins.label_selectors import Selector, selector_from
 from slacktide.cluster.kinds import Kind
 from slacktide.objects import OwnerReference
@@ -18,21 +20,40 @@ KINDS: Final[tuple[Kind[Any], ...]] = (SERVICES, REPLICATION_CONTROLLERS, REPLIC
 """Objects that must be known."""
 
 
-def selector_of_owners(pod: PodInfo, objects: ObjectStore) -> Selector | None:
-    """What the pod's services and its controller select together; None for a pod that has neither."""
-    metadata = pod.pod.metadata
-    exact: dict[str, str] = {}
-    for service in objects.all(SERVICES):
+_Place = tuple[str, tuple[str, str] | None]
+"""A namespace, and a label that a selector names; None for an empty one, which adds nothing to what it selects."""
+
+
+def _by_label(services: Sequence[Service]) -> Mapping[_Place, Sequence[Mapping[str, str]]]:
+    found: dict[_Place, list[Mapping[str, str]]] = {}
+    for service in services:
         selector = service.spec.selector
-        if selector is None or service.metadata.namespace != metadata.namespace:
-            continue
-        if selector.items() <= metadata.labels.items():
-            exact.update(selector)
-    owner = next((one for one in metadata.owner_references if one.controller), None)
-    selected = selector_from(exact)
-    if owner is not None:
-        selected = _with_owner(selected, owner, metadata.namespace, objects)
-    return None if selected.everybody else selected
+        if selector is not None:
+            place = (service.metadata.namespace, next(iter(selector.items()), None))
+            found.setdefault(place, []).append(selector)
+    return found
+
+
+class OwnerSelectors:
+    """Finds what selects a pod."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._services = Derived(SERVICES, _by_label)
+
+    def of(self, pod: PodInfo) -> Selector | None:
+        """What the pod's services and its controller select together; None for a pod that has neither."""
+        metadata = pod.pod.metadata
+        services, exact = self._services.of(self._objects), dict[str, str]()
+        for pair in metadata.labels.items():
+            for selector in services.get((metadata.namespace, pair), ()):
+                if selector.items() <= metadata.labels.items():
+                    exact.update(selector)
+        owner = next((one for one in metadata.owner_references if one.controller), None)
+        selected = selector_from(exact)
+        if owner is not None:
+            selected = _with_owner(selected, owner, metadata.namespace, self._objects)
+        return None if selected.everybody else selected
 
 
 def _with_owner(selected: Selector, owner: OwnerReference, namespace: str, objects: ObjectStore) -> Selector:

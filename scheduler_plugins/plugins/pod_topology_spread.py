@@ -42,11 +42,11 @@ from scheduler_plugins.framework.snapshot import Bools, Indices, Interned, Ints,
 from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable
 from scheduler_plugins.framework.verdicts import Verdicts
-from scheduler_plugins.plugins import owner_selectors
 from scheduler_plugins.plugins.domains import NO_DOMAIN, DomainNumbers, Domains, present
 from scheduler_plugins.plugins.hints import node_of, pod_of
 from scheduler_plugins.plugins.judgements import Judgements
 from scheduler_plugins.plugins.node_selector import matching, wanted
+from scheduler_plugins.plugins.owner_selectors import KINDS, OwnerSelectors
 from scheduler_plugins.plugins.spread_args import PodTopologySpreadArgs
 from scheduler_plugins.plugins.spread_constraints import Constraint, constraint_of, constraints_of
 from scheduler_plugins.plugins.tolerations import TAINTS, forbidden, untolerated
@@ -126,7 +126,7 @@ class PodTopologySpread(
         """Raises SettingsError for arguments that contradict each other."""
         args.check()
         self._args = args
-        self._objects = handle.objects
+        self._owners = OwnerSelectors(handle.objects)
         self._judged = Judgements()
 
     def interned(self) -> Sequence[Interned]:
@@ -135,14 +135,14 @@ class PodTopologySpread(
 
     def kinds(self) -> Sequence[Kind[Any]]:
         """Services and controllers, whose pods the default constraints are for."""
-        return owner_selectors.KINDS if self._args.defaults else ()
+        return KINDS if self._args.defaults else ()
 
     def _constraints(self, pod: PodInfo, *, hard: bool) -> tuple[Constraint, ...]:
         """The pod's own constraints of one kind, or the defaults where it has none at all."""
         if pod.pod.spec.topology_spread_constraints:
             return tuple(one for one in constraints_of(pod) if one.hard == hard)
         wanted_here = [raw for raw in self._args.defaults if (raw.when_unsatisfiable == "DoNotSchedule") == hard]
-        selector = owner_selectors.selector_of_owners(pod, self._objects) if wanted_here else None
+        selector = self._owners.of(pod) if wanted_here else None
         return () if selector is None else tuple(constraint_of(pod, raw, selector) for raw in wanted_here)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:

@@ -31,6 +31,9 @@ class Objects:
     def all(self, kind: Any) -> list[Any]:
         return self._by_kind.get(kind, [])
 
+    def put(self, kind: Any, objects: Iterable[Any]) -> None:
+        self._by_kind[kind] = list(objects)
+
     def get(self, kind: Any, namespace: str, name: str) -> Any:
         found = (o for o in self.all(kind) if (o.metadata.namespace, o.metadata.name) == (namespace, name))
         return next(found, None)

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler_plugins.framework import events
 from scheduler_plugins.framework.events import Action, ClusterEvent, Hint
+from scheduler_plugins.plugins.affinity_terms import terms_of
 from scheduler_plugins.plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
 from slacktide.cluster.kinds import NAMESPACES, Namespace
 from tests.scheduler_plugins.build import READER, info, node, pod
@@ -390,3 +391,25 @@ def test_a_label_that_a_minding_pod_goes_by_wakes() -> None:
     owner = app("owner", affinity=apart(term("web", "host")))
     assert Judged(minds, PLAIN, ZONES, {"a1": [owner]}).codes()["a1"] is LATER
     assert hint(minds, PLAIN, NODE_LABEL, ZONES[0], ZONES[1]) is QUEUE
+
+
+def test_terms_of_a_template_are_kept_once_and_those_by_own_labels_are_not_mixed_up() -> None:
+    one, other = (READER.read(app(name, "web", affinity=apart(term("db")))) for name in ("p1", "p2"))
+    assert terms_of(one) is terms_of(other)
+    elsewhere = READER.read(app("p3", "web", "east", affinity=apart(term("db"))))
+    assert terms_of(elsewhere) != terms_of(one)
+    by_label = apart(term({}, matchLabelKeys=["app"]))
+    web, api = (READER.read(app(name, affinity=by_label)) for name in ("web", "api"))
+    assert [terms_of(who).anti_affinity[0].selector.pairs for who in (web, api)] == [
+        (("app", "web"),),
+        (("app", "api"),),
+    ]
+
+
+def test_namespaces_are_looked_at_anew_when_they_change() -> None:
+    objects = Objects({NAMESPACES: [namespace("default"), namespace("east", team="b")]})
+    wants = waiting(affinity=near(term("db", namespaceSelector={"matchLabels": {"team": "b"}})))
+    placed, minds = {"b1": [app("db2", "db", "west")]}, plugin(objects)
+    assert Judged(minds, wants, ZONES, placed).codes()["b1"] is NEVER
+    objects.put(NAMESPACES, [namespace("default"), namespace("west", team="b")])
+    assert Judged(minds, wants, ZONES, placed).codes()["b1"] is FITS
