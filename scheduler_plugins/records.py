@@ -53,6 +53,7 @@ class Scores:
                 {name: scores[best] for name, scores in table.raw.items()},
                 table.weights,
                 {name: added[best] for name, added in table.by_extender.items()},
+                table.unrated,
             ),
         )
 
@@ -123,6 +124,7 @@ class Cycle:
             table = self.scores.table
             shown["weights"] = {name: table.weights.get(name, 1) for name in table.by_plugin}
             shown["scores"] = self.scores.shown()
+            shown["unrated"] = table.unrated
         return shown
 
 

@@ -14,6 +14,7 @@ from scheduler_plugins.framework.diagnosis import Diagnosis, Refusals
 from scheduler_plugins.framework.events import ALL_EVENTS, NODE, Action, ClusterEvent, Registration
 from scheduler_plugins.framework.extending import Extender
 from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.score_reasons import ScoreReasons
 from scheduler_plugins.framework.snapshot import Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, Code, Status, failed
@@ -43,6 +44,8 @@ def ask_pre_filter(
         answer = plugin.pre_filter(state, pod, snapshot)
     except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
         return api.PreFilterResult(_raised(plugin, "PreFilter", error))
+    if not answer.status.rejected and answer.status.code is not Code.ERROR:
+        return answer
     return api.PreFilterResult(answer.status.by(plugin.name), answer.nodes)
 
 
@@ -57,9 +60,9 @@ def ask_filter(
     codes = verdicts.codes
     if len(codes) != len(rows):
         return failed(f"plugin {plugin.name} judged {len(codes)} nodes, asked for {len(rows)}").by(plugin.name), rows
-    passed = codes == Code.SUCCESS
-    if passed.all():
+    if not codes.any():
         return SUCCESS, rows
+    passed = codes == Code.SUCCESS
     rejected = (codes == Code.UNSCHEDULABLE) | (codes == Code.UNRESOLVABLE) | (codes == Code.PENDING)
     broken = np.flatnonzero(~passed & ~rejected)
     if len(broken):
@@ -93,11 +96,15 @@ def ask_post_filter(
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Scores of one plugin: as it gave them, and normalised to 0..100. Empty where `status` is not Success."""
+    """Scores of one plugin: as it gave them, and normalised to 0..100. Empty where `status` is not Success.
+
+    `unrated` says of nodes that it could not rate why not.
+    """
 
     status: Status
     raw: NDArray[Any] = field(default_factory=lambda: _NO_SCORES)
     normalised: NDArray[np.int64] = field(default_factory=lambda: _NO_SCORES)
+    unrated: Mapping[str, str] = field(default_factory=dict)
 
 
 def ask_score(plugin: api.ScorePlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Scored:
@@ -108,6 +115,7 @@ def ask_score(plugin: api.ScorePlugin, state: CycleState, pod: PodInfo, snapshot
             text = f"plugin {plugin.name} scored {len(raw)} nodes, asked for {len(rows)}"
             return Scored(failed(text).by(plugin.name))
         scores: NDArray[Any] = plugin.normalize(state, pod, raw)
+        unrated = plugin.score_reasons(state, pod, snapshot, rows) if isinstance(plugin, ScoreReasons) else {}
     except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
         return Scored(_raised(plugin, "Score", error))
     if len(scores) != len(rows):
@@ -121,7 +129,7 @@ def ask_score(plugin: api.ScorePlugin, state: CycleState, pod: PodInfo, snapshot
             f"it must be 0 to {api.MAX_SCORE}"
         )
         return Scored(failed(text).by(plugin.name))
-    return Scored(SUCCESS, raw, scores.astype(np.int64, copy=False))
+    return Scored(SUCCESS, raw, scores.astype(np.int64, copy=False), unrated)
 
 
 def ask_permit(plugin: api.PermitPlugin, state: CycleState, pod: PodInfo, node_name: str) -> tuple[Status, float]:

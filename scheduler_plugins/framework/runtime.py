@@ -64,7 +64,7 @@ class PreFiltered:
 class ScoreTable:
     """Scores of the nodes `rows`: totals, and for each plugin what it gave and that normalised, before weighting.
 
-    `by_extender` is what each extender added to the totals.
+    `by_extender` is what each extender added to the totals, `unrated` the nodes that a plugin could not rate, and why.
     """
 
     rows: Indices
@@ -73,6 +73,7 @@ class ScoreTable:
     raw: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     weights: Mapping[str, int] = field(default_factory=dict)
     by_extender: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    unrated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class Framework:
@@ -319,6 +320,7 @@ class Framework:
             return status, ScoreTable(rows, totals, {})
         raw: dict[str, NDArray[Any]] = {}
         by_plugin: dict[str, NDArray[np.int64]] = {}
+        unrated: dict[str, Mapping[str, str]] = {}
         started = self._monotonic()
         for plugin in self._score:
             if plugin.name in state.skip_score:
@@ -329,6 +331,8 @@ class Framework:
             if not status.ok:
                 break
             raw[plugin.name], by_plugin[plugin.name] = scored.raw, scored.normalised
+            if scored.unrated:
+                unrated[plugin.name] = scored.unrated
             totals += scored.normalised * self._weights[plugin.name]
         self._observed("Score", status, started)
         if not status.ok:
@@ -338,7 +342,7 @@ class Framework:
             totals += added
         if not self._score and not by_extender:
             totals += 1
-        return SUCCESS, ScoreTable(rows, totals, by_plugin, raw, self._weights, by_extender)
+        return SUCCESS, ScoreTable(rows, totals, by_plugin, raw, self._weights, by_extender, unrated)
 
     def _run_pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:
         skipped: set[str] = set()

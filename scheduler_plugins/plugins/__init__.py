@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.plugins import (
+    actual_load,
     balanced_allocation,
     batch_forecast,
     default_binder,
     domain_limit,
+    gpu_wear,
+    gpu_wear_level,
     image_locality,
     inter_pod_affinity,
     node_affinity,
@@ -15,6 +18,7 @@ from scheduler_plugins.plugins import (
     node_ports,
     node_resources_fit,
     node_unschedulable,
+    packing,
     pod_topology_spread,
     priority_sort,
     scheduling_gates,
@@ -38,6 +42,10 @@ _MODULES = (
     domain_limit,
     balanced_allocation,
     image_locality,
+    actual_load,
+    packing,
+    gpu_wear,
+    gpu_wear_level,
     default_binder,
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -44,7 +44,8 @@ class Recorder:
 class Rig:
     """One scheduler process over `server`; bindings run at once, or when `run_bindings` is called.
 
-    `extra` are plugins beside the registered ones; a class is made anew for each profile.
+    `extra` are plugins beside the registered ones; a class is made anew for each profile. `file` is a configuration
+    as YAML has it, instead of the default profile with `extra`.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Rig:
         bind_now: bool = True,
         profile_names: Sequence[str] = (names.SCHEDULER_NAME,),
         extenders: Sequence[Extender] = (),
+        file: Mapping[str, Any] | None = None,
     ) -> None:
         self.server = server or Api()
         self.clock, self.wall = Clock(), Clock(50_000.0)
@@ -84,7 +86,7 @@ class Rig:
             made = plugin if isinstance(plugin, type) else lambda plugin=plugin: plugin
             plugins.register(plugin.name, lambda args, handle, made=made: made(), msgspec.Struct)
         enabled = [{"name": plugin.name} for plugin in extra]
-        file = {
+        file = file or {
             "profiles": [
                 {"schedulerName": name, "plugins": {"multiPoint": {"enabled": enabled}}} for name in profile_names
             ]
