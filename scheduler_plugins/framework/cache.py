@@ -2,12 +2,14 @@
 
 A pod is assumed by the scheduling loop, then confirmed by the API server's watch or forgotten after a failed bind. An
 assumed pod never expires: expiry would sell its room a second time. Pods may be known before their node, and a node
-that went away is kept without its object until its pods are gone.
+that went away is kept without its object until its pods are gone. Any number of snapshots may be refreshed from it.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler_plugins.framework.node_info import NodeInfo
@@ -37,6 +39,21 @@ class CacheSize:
     assumed_pods: int
 
 
+@dataclass(frozen=True, slots=True)
+class CacheContents:
+    """What the cache held at one moment.
+
+    `nodes` are those with an object; `pods` has the node of each pod by uid, `assumed` the uids of those not confirmed;
+    `wrong_sums` names nodes whose sums are not those of their pods, which is always a bug.
+    """
+
+    nodes: frozenset[str]
+    pods: Mapping[str, str]
+    keys: Mapping[str, str]
+    assumed: frozenset[str]
+    wrong_sums: tuple[str, ...]
+
+
 class Cache:
     """Thread safe. Pods are known by uid."""
 
@@ -46,6 +63,9 @@ class Cache:
         self._pods: dict[str, _Placed] = {}
         # Changed nodes in the order of their last change; the newest is last. A snapshot reads from the end.
         self._touched: dict[str, int] = {}
+        # Nodes that are gone altogether, until every snapshot has been told.
+        self._gone: dict[str, int] = {}
+        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._generation = 0
 
     def assume(self, info: PodInfo, node_name: str) -> None:
@@ -141,6 +161,17 @@ class Cache:
                 assumed_pods=sum(1 for placed in self._pods.values() if placed.assumed),
             )
 
+    def contents(self) -> CacheContents:
+        """All of it at this moment, sums checked; for comparison with the API."""
+        with self._lock:
+            return CacheContents(
+                nodes=frozenset(name for name, info in self._nodes.items() if info.node is not None),
+                pods={uid: placed.node for uid, placed in self._pods.items()},
+                keys={uid: placed.info.key for uid, placed in self._pods.items()},
+                assumed=frozenset(uid for uid, placed in self._pods.items() if placed.assumed),
+                wrong_sums=tuple(name for name, info in self._nodes.items() if not info.consistent()),
+            )
+
     def changed_since(self, generation: int) -> list[str]:
         """Names of nodes changed after `generation`, the most recent first."""
         with self._lock:
@@ -149,6 +180,7 @@ class Cache:
     def refresh(self, snapshot: Snapshot) -> int:
         """Bring `snapshot` up to date; returns how many nodes had changed."""
         with self._lock:
+            self._snapshots.add(snapshot)
             names = self._changed(snapshot.generation)
             for name in names:
                 info = self._nodes.get(name)
@@ -156,12 +188,19 @@ class Cache:
                     snapshot.remove(name)
                 else:
                     snapshot.put(info.clone())
-                if info is None:
-                    # A removal is told once: there is one snapshot, and a node that returns is touched again.
-                    del self._touched[name]
             snapshot.generation = self._generation
+            if self._gone:
+                self._forget_gone()
         snapshot.tidy()
         return len(names)
+
+    def _forget_gone(self) -> None:
+        told = min(snapshot.generation for snapshot in self._snapshots)
+        for name, generation in list(self._gone.items()):
+            if generation <= told:
+                del self._gone[name]
+                if self._touched.get(name) == generation:
+                    del self._touched[name]
 
     def _changed(self, generation: int) -> list[str]:
         names = []
@@ -200,3 +239,4 @@ class Cache:
     def _drop_if_empty(self, info: NodeInfo) -> None:
         if info.node is None and not info.pods:
             del self._nodes[info.name]
+            self._gone[info.name] = info.generation

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from scheduler_plugins.framework.pod_info import LARGEST, HostPort, PodInfo
 from slacktide.errors import QuantityError
 from slacktide.objects import Node
@@ -14,7 +12,8 @@ class NodeInfo:
     """One node. `node` is None while pods are known here but the node object is not (or no longer).
 
     `allocatable` and `capacity` have cpu in millicores, everything else in whole units; what cannot be read counts as
-    absent and is named in `problem`. `generation` rises with each change.
+    absent and is named in `problem`. `ports` has how many pods hold each host port. `generation` rises with each
+    change.
     """
 
     __slots__ = (
@@ -38,7 +37,7 @@ class NodeInfo:
         self.requested: dict[str, int] = {}
         self.nonzero_cpu_millis = 0
         self.nonzero_memory_bytes = 0
-        self.ports: Counter[HostPort] = Counter()
+        self.ports: dict[HostPort, int] = {}
         self.allocatable: dict[str, int] = {}
         self.capacity: dict[str, int] = {}
         self.problem = ""
@@ -72,7 +71,8 @@ class NodeInfo:
             self.requested[name] = self.requested.get(name, 0) + amount
         self.nonzero_cpu_millis += pod.nonzero_cpu_millis
         self.nonzero_memory_bytes += pod.nonzero_memory_bytes
-        self.ports.update(pod.host_ports)
+        for port in pod.host_ports:
+            self.ports[port] = self.ports.get(port, 0) + 1
 
     def remove_pod(self, uid: str) -> PodInfo | None:
         """Take the pod off the node; None if it is not here."""
@@ -87,18 +87,36 @@ class NodeInfo:
                 del self.requested[name]
         self.nonzero_cpu_millis -= pod.nonzero_cpu_millis
         self.nonzero_memory_bytes -= pod.nonzero_memory_bytes
-        self.ports -= Counter(pod.host_ports)
+        for port in pod.host_ports:
+            if self.ports[port] > 1:
+                self.ports[port] -= 1
+            else:
+                del self.ports[port]
         return pod
+
+    def consistent(self) -> bool:
+        """Whether the sums are those of the pods; anything else is a bug."""
+        fresh = NodeInfo(self.name)
+        for pod in self.pods.values():
+            fresh.add_pod(pod)
+        return (
+            fresh.requested == self.requested
+            and fresh.ports == self.ports
+            and fresh.nonzero_cpu_millis == self.nonzero_cpu_millis
+            and fresh.nonzero_memory_bytes == self.nonzero_memory_bytes
+        )
 
     def clone(self) -> NodeInfo:
         """A copy that further changes do not touch."""
-        copy = NodeInfo(self.name)
+        # Made for each changed node of each cycle, so without the empty fields that the constructor would make.
+        copy = NodeInfo.__new__(NodeInfo)
+        copy.name = self.name
         copy.node = self.node
-        copy.pods = dict(self.pods)
-        copy.requested = dict(self.requested)
+        copy.pods = self.pods.copy()
+        copy.requested = self.requested.copy()
         copy.nonzero_cpu_millis = self.nonzero_cpu_millis
         copy.nonzero_memory_bytes = self.nonzero_memory_bytes
-        copy.ports = Counter(self.ports)
+        copy.ports = self.ports.copy()
         copy.allocatable = self.allocatable
         copy.capacity = self.capacity
         copy.problem = self.problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -66,7 +66,20 @@ class PodInfo:
     def on(self, node_name: str) -> PodInfo:
         """The same pod as it will be once bound to `node_name`."""
         spec = msgspec.structs.replace(self.pod.spec, node_name=node_name)
-        return replace(self, pod=msgspec.structs.replace(self.pod, spec=spec))
+        return PodInfo(
+            msgspec.structs.replace(self.pod, spec=spec),
+            self.key,
+            self.uid,
+            self.tier,
+            self.requests,
+            self.nonzero_cpu_millis,
+            self.nonzero_memory_bytes,
+            self.batch_cpu_millis,
+            self.batch_memory_bytes,
+            self.host_ports,
+            self.problem,
+            self.memo,
+        )
 
 
 def _sidecar(container: Container) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -145,6 +148,123 @@ def test_pods_may_come_before_their_node_and_stay_after_it() -> None:
     assert cache.size() == type(cache.size())(nodes=0, pods=0, assumed_pods=0)
 
 
+def test_every_snapshot_is_told_of_a_node_that_went_away() -> None:
+    """Profiles have a snapshot each: one that is refreshed later must not go on placing pods on a node that is gone."""
+    cache, first, second = Cache(), Snapshot(), Snapshot()
+    for name in ("a", "b"):
+        cache.set_node(node(name))
+    cache.refresh(first)
+    cache.refresh(second)
+    cache.remove_node("a")
+    cache.refresh(first)
+    assert (sorted(first.index), sorted(second.index)) == (["b"], ["a", "b"])
+    cache.refresh(second)
+    assert list(second.index) == ["b"]
+    assert cache.changed_since(0) == ["b"]
+    assert (cache.refresh(first), cache.refresh(second)) == (0, 0)
+
+
+def test_a_node_that_returns_before_a_snapshot_looked_is_simply_changed() -> None:
+    cache, first, second = Cache(), Snapshot(), Snapshot()
+    cache.set_node(node("a"))
+    cache.refresh(first)
+    cache.refresh(second)
+    cache.remove_node("a")
+    cache.refresh(first)
+    cache.set_node(node("a", {"cpu": "2"}))
+    for snapshot in (first, second):
+        cache.refresh(snapshot)
+        assert (list(snapshot.index), snapshot.allocatable("cpu").tolist()) == (["a"], [2000])
+
+
+def test_names_of_gone_nodes_are_not_kept_for_ever() -> None:
+    cache, snapshot = Cache(), Snapshot()
+    for i in range(100):
+        cache.set_node(node(f"n{i}"))
+        cache.refresh(snapshot)
+        cache.remove_node(f"n{i}")
+    cache.refresh(snapshot)
+    assert (cache._touched, cache._gone, len(snapshot)) == ({}, {}, 0)
+
+
+def test_an_assumed_pod_never_expires() -> None:
+    """Row 8 of section 7 (#106361, PR 136204): the room of one that expired too early was sold twice."""
+    cache, snapshot = Cache(), Snapshot()
+    cache.set_node(node("a"))
+    cache.assume(info("p", {"cpu": "1"}), "a")
+    for _ in range(1000):
+        cache.refresh(snapshot)
+    assert cache.is_assumed("uid-p")
+    assert snapshot.requested("cpu").tolist() == [1000]
+
+
+def test_contents_say_what_is_where_and_whether_the_sums_hold() -> None:
+    cache = Cache()
+    cache.set_node(node("a"))
+    cache.add_pod(placed("p", "a"))
+    cache.assume(info("q", {"cpu": "1"}), "b")
+    held = cache.contents()
+    assert (held.nodes, held.pods, held.assumed) == ({"a"}, {"uid-p": "a", "uid-q": "b"}, {"uid-q"})
+    assert (held.keys["uid-p"], held.wrong_sums) == ("default/p", ())
+    cache._nodes["a"].requested["cpu"] += 1
+    assert cache.contents().wrong_sums == ("a",)
+
+
+def test_sums_beyond_64_bits_are_cut() -> None:
+    """Two pods that each ask for more than there is must not end the refresh of their node."""
+    cache, snapshot = Cache(), Snapshot()
+    cache.set_node(node("a"))
+    for name in ("p", "q", "r"):
+        cache.add_pod(info(name, {"memory": "9223372036854775807", "cpu": "9223372036854775807"}, nodeName="a"))
+    cache.refresh(snapshot)
+    assert snapshot.requested("memory").tolist() == snapshot.column("nonzero_memory_bytes").tolist() == [1 << 62]
+    for name in ("p", "q", "r"):
+        cache.remove_pod(f"uid-{name}")
+    cache.refresh(snapshot)
+    assert snapshot.requested("memory").tolist() == [0]
+
+
+def bind_and_give_up(cache: Cache, names: list[str], serial: itertools.count, chance: random.Random) -> None:
+    for _ in range(150):
+        name, where = f"p{next(serial)}", chance.choice(names)
+        cache.assume(info(name, {"cpu": "1"}), where)
+        if chance.random() < 0.3:
+            cache.forget(f"uid-{name}")
+            continue
+        cache.add_pod(placed(name, where))
+        if chance.random() < 0.5:
+            cache.remove_pod(f"uid-{name}")
+
+
+def come_and_go(cache: Cache) -> None:
+    for _ in range(150):
+        cache.set_node(node("n0"))
+        cache.remove_node("n0")
+    cache.set_node(node("n0"))
+
+
+def test_bindings_beside_the_loop_leave_the_books_right() -> None:
+    """The loop assumes, threads bind or give up, the watch confirms, nodes come and go: all at once."""
+    cache, snapshot = Cache(), Snapshot(COLUMNS, INTERNED)
+    names, serial = [f"n{i}" for i in range(8)], itertools.count()
+    for name in names:
+        cache.set_node(node(name))
+    with ThreadPoolExecutor(4) as pool:
+        work = [pool.submit(bind_and_give_up, cache, names, serial, random.Random(seed)) for seed in range(3)]
+        work.append(pool.submit(come_and_go, cache))
+        while not all(one.done() for one in work):
+            cache.refresh(snapshot)
+            for row, one in enumerate(snapshot.nodes):
+                assert snapshot.requested("cpu")[row] == 1000 * len(one.pods)
+                assert one.consistent()
+    for one in work:
+        one.result()
+    cache.refresh(snapshot)
+    held = cache.contents()
+    assert (held.nodes, held.wrong_sums, held.assumed) == (set(names), (), frozenset())
+    assert int(snapshot.requested("cpu").sum()) == 1000 * len(held.pods)
+
+
 def test_refresh_costs_only_what_changed() -> None:
     cache, snapshot = Cache(), Snapshot()
     for i in range(50):
@@ -174,8 +294,8 @@ def test_amounts_beyond_64_bits_are_cut_and_a_broken_node_offers_nothing() -> No
     assert "1.5.2" in snapshot.nodes[snapshot.index["broken"]].problem
 
 
-COLUMNS = (Column("cpus", "float64", lambda n: n.allocatable.get("cpu", 0) / 1000),)
-INTERNED = (Interned("zone", lambda n: n.labels.get("zone", "")),)
+COLUMNS = (Column("cpus", "float64", lambda n: n.allocatable.get("cpu", 0) / 1000, of_object=True),)
+INTERNED = (Interned("zone", lambda n: n.labels.get("zone", ""), of_object=True),)
 NODES, PODS = [f"n{i}" for i in range(40)], [f"p{i}" for i in range(8)]
 STEPS = st.lists(
     st.tuples(
@@ -222,28 +342,31 @@ def step(cache: Cache, action: str, where: str, name: str, size: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
-def test_incremental_snapshot_equals_a_rebuild(steps) -> None:
-    cache, snapshot = Cache(), Snapshot(COLUMNS, INTERNED)
+def test_incremental_snapshots_equal_a_rebuild(steps) -> None:
+    cache, snapshot, other = Cache(), Snapshot(COLUMNS, INTERNED), Snapshot(COLUMNS, INTERNED)
     for action, where, name, size in steps:
         if action == "refresh":
-            cache.refresh(snapshot)
+            cache.refresh(other if size == 3 else snapshot)
         else:
             step(cache, action, where, name, size)
     cache.refresh(snapshot)
+    cache.refresh(other)
     rebuilt = Snapshot(COLUMNS, INTERNED)
     for one in cache._nodes.values():
         if one.node is not None:
             rebuilt.put(one.clone())
-    assert contents(snapshot) == contents(rebuilt)
-    for one in cache._nodes.values():
-        fresh = NodeInfo(one.name)
-        for held in one.pods.values():
-            fresh.add_pod(held)
-        assert (one.requested, one.ports, one.nonzero_cpu_millis) == (
-            fresh.requested,
-            fresh.ports,
-            fresh.nonzero_cpu_millis,
-        )
+    assert contents(snapshot) == contents(other) == contents(rebuilt)
+    assert not cache._gone
+    if len(snapshot):
+        # A clone with one pod less is judged as it is, and leaves the snapshot as it was.
+        changed = snapshot.nodes[0].clone()
+        for uid in list(changed.pods)[:1]:
+            changed.remove_pod(uid)
+        alone = Snapshot(COLUMNS, INTERNED)
+        alone.put(changed)
+        assert contents(snapshot.single(changed)) == contents(alone)
+        assert contents(snapshot) == contents(rebuilt)
+    assert all(one.consistent() for one in cache._nodes.values())
 
 
 def test_values_that_no_node_has_any_more_are_forgotten() -> None:
