@@ -22,6 +22,7 @@ from scheduler_plugins.framework.cache import Cache
 from scheduler_plugins.framework.pod_info import PodReader
 from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.framework.runtime import Framework, FrameworkObserver
+from scheduler_plugins.objects import InformerStore
 from scheduler_plugins.plugins.default_binder import DefaultBinder
 from scheduler_plugins.plugins.priority_sort import PrioritySort
 from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, Informer
@@ -75,9 +76,6 @@ def _checked(plugin: api.Plugin) -> api.Plugin:
     if does:
         texts = " and ".join(does)
         raise SettingsError([f"plugin {plugin.name} {texts}, which an extender cannot; use it in slacktide-scheduler"])
-    if plugin.kinds():
-        kinds = ", ".join(kind.kind for kind in plugin.kinds())
-        raise SettingsError([f"plugin {plugin.name} needs {kinds}, which an extender does not watch; use it elsewhere"])
     return plugin
 
 
@@ -94,18 +92,21 @@ class ExtenderHost:
         stop: threading.Event,
     ) -> None:
         binder = ApiBinder(client, stop.wait)
+        watched = ClusterMetrics(registry)
+        self._objects = InformerStore(client, _nobody_waits, watched)
         handle = api.Handle(
             wall_seconds=time.time,
             bind=binder.bind,
             cpu_resource=settings.resources.cpu,
             memory_resource=settings.resources.memory,
+            objects=self._objects,
         )
         metrics = ExtenderMetrics(registry)
         framework = self._framework = build_framework(settings, plugins, handle, metrics)
         tls = _tls(settings.tls)
         cache, reader = Cache(), PodReader(settings.resources)
         metrics.watch(cache)
-        feed, watched = CacheFeed(cache, reader), ClusterMetrics(registry)
+        feed = CacheFeed(cache, reader)
         self._pods = Informer(
             client,
             PODS,
@@ -125,6 +126,7 @@ class ExtenderHost:
             name="nodes",
             metrics=watched,
         )
+        self._objects.use(framework.kinds, {PODS: self._pods, NODES: self._nodes})
         tiers = frozenset(Tier(name) for name in settings.tiers)
         binding = PodBinding(framework, cache, reader, tiers, self._pods, client, binder.bind)
         self._service = ExtenderService(
@@ -155,19 +157,26 @@ class ExtenderHost:
         self._server.start()
         self._nodes.start()
         self._pods.start()
+        self._objects.start()
 
     def shut_down(self) -> None:
         """End everything; answers under way go out."""
         self._server.stop()
+        self._objects.stop()
         self._pods.stop()
         self._nodes.stop()
 
     def _not_synced(self) -> str | None:
         waiting = [i for i, informer in (("pods", self._pods), ("nodes", self._nodes)) if not informer.synced]
+        waiting += self._objects.not_synced()
         return f"not listed yet: {', '.join(waiting)}; is the API server there?" if waiting else None
 
     def _hung(self) -> str | None:
         return "; ".join(self._framework.hung(self._hung_seconds)) or None
+
+
+def _nobody_waits(*_: object) -> None:
+    """An extender has no queue that an event could wake: the scheduler asks again by itself."""
 
 
 def _tls(settings: TlsSettings) -> ServerTls | None:
