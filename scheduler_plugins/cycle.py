@@ -47,11 +47,12 @@ class Placement:
 def place(framework: Framework, state: CycleState, pod: PodInfo, snapshot: Snapshot, choose: Choose) -> Placement:
     """PreFilter, Filter, PostFilter, PreScore and Score over all nodes; the nominated node alone where it suits.
 
-    Raises NoNodesError, NoFitError with the diagnosis, or PluginFailure when a plugin could not answer.
+    Raises NoNodesError, NoFitError with the diagnosis, or PluginFailure when a plugin could not answer. A diagnosis
+    speaks of the snapshot as it is: ask it before that changes.
     """
     if not len(snapshot):
         raise NoNodesError
-    diagnosis = Diagnosis(names=tuple(snapshot.names))
+    diagnosis = Diagnosis(names=snapshot.names)
     filtered = framework.run_pre_filter(state, pod, snapshot, diagnosis)
     _must_answer(filtered.status)
     diagnosis.absent = filtered.absent

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from scheduler_plugins.framework.cache import CacheSize
@@ -31,9 +31,9 @@ class SchedulerMetrics:
 
     def __init__(self, registry: CollectorRegistry, profile: str) -> None:
         self._registry = registry
-        # Series that each cycle needs dozens of: to look one up by its labels costs more than to count.
+        # What each cycle counts dozens of times: to look up a series by its labels costs more than to count.
         self._points: dict[tuple[str, str, str], Histogram] = {}
-        self._asked: dict[tuple[str, str, str], Counter] = {}
+        self._asked: dict[tuple[str, str, str], int] = {}
         self._profile = profile
         self._attempts = Counter(
             "scheduler_schedule_attempts",
@@ -80,12 +80,7 @@ class SchedulerMetrics:
             buckets=_POINT_BUCKETS,
             registry=registry,
         )
-        self._evaluations = Counter(
-            "scheduler_plugin_evaluation",
-            "How often a plugin was asked.",
-            ["plugin", "extension_point", "profile"],
-            registry=registry,
-        )
+        registry.register(_Evaluations(self._asked))
         self._plugin_seconds = Histogram(
             "scheduler_plugin_execution_duration_seconds",
             "Time of one call of a plugin, in one cycle of ten.",
@@ -159,12 +154,9 @@ class SchedulerMetrics:
         series.observe(seconds)
 
     def evaluated(self, profile: str, plugin: str, point: str) -> None:
-        """A plugin was asked."""
+        """A plugin was asked. For the scheduling loop alone, which does so dozens of times a cycle."""
         key = (plugin, point, profile)
-        series = self._asked.get(key)
-        if series is None:
-            series = self._asked[key] = self._evaluations.labels(*key)
-        series.inc()
+        self._asked[key] = self._asked.get(key, 0) + 1
 
     def plugin_took(self, plugin: str, point: str, status: str, seconds: float) -> None:
         """A call of a sampled cycle took that long."""
@@ -215,6 +207,24 @@ class CacheFigures(Protocol):
     def size(self) -> CacheSize:
         """Nodes, pods, assumed pods."""
         ...
+
+
+class _Evaluations(Collector):
+    """How often plugins were asked, read from plain counts at each scrape."""
+
+    def __init__(self, asked: dict[tuple[str, str, str], int]) -> None:
+        self._asked = asked
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Current counts."""
+        family = CounterMetricFamily(
+            "scheduler_plugin_evaluation",
+            "How often a plugin was asked.",
+            labels=["plugin", "extension_point", "profile"],
+        )
+        for labels, count in self._asked.copy().items():
+            family.add_metric(list(labels), count)
+        yield family
 
 
 class _Depths(Collector):

@@ -48,7 +48,7 @@ class PluginClock:
         self._observer = observer
         self._monotonic = monotonic
         self._budget = budget_seconds
-        self._calls: dict[int, tuple[str, str, float]] = {}
+        self._calls: dict[int, tuple[str, str, float] | None] = {}
 
     def ask(
         self,
@@ -59,27 +59,24 @@ class PluginClock:
         *args: Q.args,
         **kwargs: Q.kwargs,
     ) -> R:
-        """`call(plugin, ...)`, timed."""
+        """`call(plugin, ...)`, timed. Runs dozens of times a cycle, hence so plain."""
         thread = threading.get_ident()
+        # A PostFilter asks Filters: its own call goes on after theirs.
         outer = self._calls.get(thread)
         started = self._monotonic()
         self._calls[thread] = (plugin.name, point, started)
-        answer: object = None
         try:
-            result = call(plugin, *args, **kwargs)
-            answer = result
-            return result
-        finally:
-            seconds = self._monotonic() - started
-            if outer is None:
-                del self._calls[thread]
-            else:
-                # A PostFilter asks Filters: it goes on after them.
-                self._calls[thread] = outer
-            if sampled:
-                self._observer.plugin_took(plugin.name, point, label_of(answer), seconds)
-            if seconds > self._budget and point not in WAITING_POINTS:
-                self._observer.over_budget(plugin.name, point, seconds)
+            answer = call(plugin, *args, **kwargs)
+        except BaseException:
+            self._calls[thread] = outer
+            raise
+        seconds = self._monotonic() - started
+        self._calls[thread] = outer
+        if sampled:
+            self._observer.plugin_took(plugin.name, point, label_of(answer), seconds)
+        if seconds > self._budget and point not in WAITING_POINTS:
+            self._observer.over_budget(plugin.name, point, seconds)
+        return answer
 
     def hung(self, limit_seconds: float = HUNG_SECONDS) -> Sequence[str]:
         """A sentence about each call that has taken longer than `limit_seconds`; much longer at WAITING_POINTS."""
@@ -87,7 +84,7 @@ class PluginClock:
         calls = tuple(self._calls.copy().values())
         return [
             f"plugin {plugin} has not answered in {point} for {now - started:.0f} s"
-            for plugin, point, started in calls
+            for plugin, point, started in (call for call in calls if call is not None)
             if now - started > (_HUNG_WAITING_SECONDS if point in WAITING_POINTS else limit_seconds)
         ]
 

@@ -507,7 +507,7 @@ def test_plugin_without_events_is_registered_for_all_and_node_add_brings_taints(
 def test_registry_names_the_nearest_and_all_known_plugins() -> None:
     from scheduler_plugins.plugins import default_registry
 
-    with pytest.raises(SettingsError, match=r"'BatchForcast', did you mean BatchForecast\? Known: BatchForecast, Def"):
+    with pytest.raises(SettingsError, match=r"'BatchForcast', did you mean BatchForecast\? Known: .*, DefaultBinder, "):
         default_registry().build("BatchForcast", {}, handle())
 
 

@@ -37,6 +37,20 @@ def test_each_pod_is_placed_by_the_profile_that_it_names_and_all_room_is_shared(
     assert [cycle.profile for cycle in rig.records.last()] == ["second", "second", "first"]
 
 
+def test_nodes_that_go_are_gone_for_every_profile() -> None:
+    rig = Rig(profile_names=("first", "second"))
+    for name in ("n", "m", "o"):
+        rig.server.put_node(node(name))
+    for scheduler in ("first", "second"):
+        rig.server.put(pod(f"seen-by-{scheduler}", schedulerName=scheduler))
+    rig.settle()
+    rig.server.handlers.node_deleted(rig.server.nodes.pop("n"))
+    for scheduler in ("first", "second"):
+        rig.server.put(pod(f"asks-{scheduler}", {"cpu": "99"}, schedulerName=scheduler))
+        rig.settle()
+        assert rig.condition(f"asks-{scheduler}")[2].startswith("0/2 nodes are available")
+
+
 def test_columns_of_two_profiles_do_not_mix() -> None:
     """The same plugin with other arguments keeps other numbers under the same name; each is made for trial first."""
 
