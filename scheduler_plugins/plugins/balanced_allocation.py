@@ -1,7 +1,9 @@
-"""NodeResourcesBalancedAllocation: prefers nodes on which the pod's resources would be used up evenly.
+"""NodeResourcesBalancedAllocation: prefers nodes whose resources the pod makes evenly used.
 
-The formula of Kubernetes 1.35: 1 minus the spread of the used fractions. A pod that asks for none of the resources is
-not scored, or many such pods would pile up on the most even node (kubernetes #129138).
+Judged by the change: how even the used fractions are with the pod, against how even they are without it, so that a
+node where the pod fills up what is idle is better than one that was even before (Kubernetes from 1.36 on; up to 1.35
+evenness with the pod was the score). A pod that asks for none of the resources is not scored, or many such pods would
+pile up on the most even node (kubernetes #129138).
 """
 
 from __future__ import annotations
@@ -62,22 +64,35 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
         return any(pod.requests.get(name) for name in self._resources)
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
-        """100 where all fractions are equal, 0 everywhere for a pod that should be skipped; 0 to 100 already."""
+        """75 where the pod changes nothing, up to 100 and down to 50; 0 everywhere for a pod that should be skipped."""
         if not self._asked(pod):
             return np.zeros(len(rows))
-        where = index_of(snapshot, rows)
-        given = (amounts(name, pod, snapshot, where, nonzero=False) for name in self._resources)
-        fractions: list[Floats] = []
+        before, after = self.evenness(pod, snapshot, index_of(snapshot, rows), len(rows))
+        half = MAX_SCORE // 2
+        return half + np.floor((half + after - before) / 2)
+
+    def evenness(self, pod: PodInfo, snapshot: Snapshot, where: Indices | slice, count: int) -> tuple[Floats, Floats]:
+        """How evenly the resources of the `count` nodes at `where` are used without and with `pod`: 0..100, whole."""
+        without: list[Floats] = []
+        used: list[Floats] = []
         offered: list[Bools] = []
         everywhere = True
-        for allocatable, requested in (one for one in given if one is not None):
+        for name in self._resources:
+            given = amounts(name, pod, snapshot, where, nonzero=False)
+            if given is None:
+                continue
+            allocatable, requested = given
             here: Bools = allocatable > 0
             if not here.all():
                 everywhere, allocatable = False, np.maximum(allocatable, 1)
             offered.append(here)
-            fractions.append(np.minimum(requested / allocatable, 1.0))
-        spread = _deviation(fractions, len(rows)) if everywhere else _mixed(fractions, offered, len(rows))
-        return np.trunc((1.0 - spread) * MAX_SCORE)
+            used.append(np.minimum(requested / allocatable, 1.0))
+            without.append(np.minimum((requested - pod.requests.get(name, 0)) / allocatable, 1.0))
+        before, after = (
+            _deviation(fractions, count) if everywhere else _mixed(fractions, offered, count)
+            for fractions in (without, used)
+        )
+        return np.trunc((1.0 - before) * MAX_SCORE), np.trunc((1.0 - after) * MAX_SCORE)
 
 
 def _mixed(fractions: list[Floats], offered: list[Bools], count: int) -> Floats:
