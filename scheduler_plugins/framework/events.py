@@ -71,10 +71,25 @@ UNSCHEDULABLE_POD: Final = "UnschedulablePod"
 NODE: Final = "Node"
 ANY: Final = "*"
 
+NAMESPACE: Final = "Namespace"
+SERVICE: Final = "Service"
+PERSISTENT_VOLUME: Final = "PersistentVolume"
+PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
+STORAGE_CLASS: Final = "storage.k8s.io/StorageClass"
+CSI_NODE: Final = "storage.k8s.io/CSINode"
+CSI_DRIVER: Final = "storage.k8s.io/CSIDriver"
+CSI_STORAGE_CAPACITY: Final = "storage.k8s.io/CSIStorageCapacity"
+VOLUME_ATTACHMENT: Final = "storage.k8s.io/VolumeAttachment"
+POD_GROUP: Final = "podgroups.v1alpha1.scheduling.x-k8s.io"
+"""Of scheduler-plugins; other kinds are named alike. These change as a whole: Add, Delete or UPDATE_OTHER."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """`resource` is one of the names above or a custom `plural.version.group`."""
+    """`resource` is one of the names above or a custom `plural.version.group`; `action` has what happened.
+
+    A registration for UPDATE covers every kind of update, one for ALL everything that can happen to the resource.
+    """
 
     resource: str
     action: Action
@@ -178,8 +193,16 @@ def _requests(pod: Pod) -> Mapping[str, int]:
         return {}
 
 
+def _given(pod: Pod) -> list[tuple[object, object]]:
+    """How far a resize in place has come: what the node has given to the containers, or that it never will."""
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    given: list[tuple[object, object]] = [(status.allocated_resources, status.resources) for status in statuses]
+    return given + [(c.status, c.reason) for c in pod.status.conditions if c.type == "PodResizePending"]
+
+
 def _scaled_down(old: Pod, new: Pod) -> bool:
-    if old.spec.containers == new.spec.containers and old.spec.resources == new.spec.resources:
+    same_spec = old.spec.containers == new.spec.containers and old.spec.resources == new.spec.resources
+    if same_spec and _given(old) == _given(new):
         return False
     before, after = _requests(old), _requests(new)
     return any(after.get(name, 0) < amount for name, amount in before.items())
@@ -188,12 +211,15 @@ def _scaled_down(old: Pod, new: Pod) -> bool:
 def pod_events(old: Pod, new: Pod) -> tuple[ClusterEvent, ...]:
     """Events of a pod update; none when nothing but the status or the resource version moved.
 
-    A request that grew, an annotation or a gate that is not the last one give the plain update.
+    A request that grew, an annotation or a gate that is not the last one give the plain update. A status by which the
+    pod counts for less from now on, because it was resized in place, is a scale-down.
     """
+    resource = ASSIGNED_POD if new.spec.node_name else UNSCHEDULABLE_POD
     if old.spec == new.spec and old.metadata.labels == new.metadata.labels:
         if old.metadata.annotations == new.metadata.annotations:
-            return ()
-        changed: tuple[tuple[bool, Action], ...] = ()
+            shrank = _scaled_down(old, new)
+            return (ClusterEvent(resource, Action.UPDATE_POD_SCALE_DOWN),) if shrank else ()
+        changed: tuple[tuple[bool, Action], ...] = ((_scaled_down(old, new), Action.UPDATE_POD_SCALE_DOWN),)
     else:
         changed = (
             (old.metadata.labels != new.metadata.labels, Action.UPDATE_POD_LABEL),
@@ -204,6 +230,5 @@ def pod_events(old: Pod, new: Pod) -> tuple[ClusterEvent, ...]:
             ),
             (len(new.spec.tolerations) > len(old.spec.tolerations), Action.UPDATE_POD_TOLERATION),
         )
-    resource = ASSIGNED_POD if new.spec.node_name else UNSCHEDULABLE_POD
     specific = tuple(ClusterEvent(resource, action) for differs, action in changed if differs)
     return specific or (ClusterEvent(resource, Action.UPDATE_OTHER),)
