@@ -10,7 +10,6 @@ answer of the protocol is {"Error": text}.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import msgspec
 from scheduler_plugins.extender import judge, ratings
 from scheduler_plugins.extender.metrics import ExtenderMetrics
 from scheduler_plugins.extender.questions import NameLists, Question, Unusable, asked, filter_answer
+from scheduler_plugins.extender.turns import Turns
 from scheduler_plugins.extenders import wire
 from scheduler_plugins.framework.cache import Cache
 from scheduler_plugins.framework.pod_info import PodInfo, PodReader
@@ -102,7 +102,7 @@ class ExtenderService:
         self._monotonic = monotonic
         self._snapshot = framework.new_snapshot()
         self._lists = NameLists()
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self._judging_since: float | None = None
         self._verbs: dict[str, Callable[[bytes], tuple[str, bytes]]] = {
             FILTER: self._filter,
@@ -208,15 +208,19 @@ class ExtenderService:
         problem = self._not_ready()
         if problem:
             raise CannotAnswer(f"not ready: {problem}")
-        if not self._lock.acquire(timeout=self._terms.wait_seconds):
-            raise CannotAnswer(f"another pod has been judged for {self.judging_seconds():.1f} s; {pod.key} must wait")
+        if not self._turns.take(self._terms.wait_seconds):
+            waiting, seconds = self._turns.waiting, self.judging_seconds()
+            raise CannotAnswer(
+                f"{pod.key} had no turn within {self._terms.wait_seconds:g} s: another pod has been judged for "
+                f"{seconds:.1f} s, and {waiting} more wait"
+            )
         try:
             self._judging_since = self._monotonic()
             self._cache.refresh(self._snapshot)
             yield self._snapshot
         finally:
             self._judging_since = None
-            self._lock.release()
+            self._turns.give()
 
 
 def error_body(text: str) -> bytes:
