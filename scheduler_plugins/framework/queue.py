@@ -72,8 +72,7 @@ class QueueError(RuntimeError):
 class SchedulingQueue:
     """Thread safe. Pods are known by namespace/name in the queue, and by uid while in flight.
 
-    `rules` are those of one profile that takes every pod, or by name of the profile (spec.schedulerName). `extenders`
-    are names of extenders: a pod that one of them refused is helped by every event.
+    `rules` are those of one profile that takes every pod, or by name of the profile (spec.schedulerName).
     """
 
     def __init__(
@@ -85,7 +84,6 @@ class SchedulingQueue:
         *,
         pop_from_backoff: bool = True,
         nominator: Nominator | None = None,
-        extenders: Iterable[str] = (),
     ) -> None:
         self._by_name = isinstance(rules, Mapping)
         self._profiles: Mapping[str, QueueRules] = rules if isinstance(rules, Mapping) else {"": rules}
@@ -97,7 +95,7 @@ class SchedulingQueue:
         self._pop_from_backoff = pop_from_backoff
         self.nominator = Nominator() if nominator is None else nominator
         self._changed = threading.Condition()
-        wakers = Wakers({name: profile.registrations for name, profile in self._profiles.items()}, extenders)
+        wakers = Wakers({name: profile.registrations for name, profile in self._profiles.items()})
         self._judge = Judge(wakers, observer, clock)
         sort_key = next(iter(self._profiles.values())).sort_key
         self._active: NamedHeap[QueuedPod] = NamedHeap(sort_key)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from scheduler_plugins.framework.events import ALL_EVENTS, ClusterEvent, Registration
+from scheduler_plugins.framework.events import ClusterEvent, Registration
 from scheduler_plugins.framework.pod_info import PodInfo
-
-_EVERYTHING: Final = (Registration(ALL_EVENTS),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,16 +32,13 @@ class Waker:
 
 
 class Wakers:
-    """All registrations of a process, by profile and plugin. `extenders` are registered for every event."""
+    """All registrations of a process, by profile and plugin. Extenders are registered like plugins, for everything."""
 
-    def __init__(
-        self, registrations: Mapping[str, Mapping[str, Sequence[Registration]]], extenders: Iterable[str] = ()
-    ) -> None:
-        outside = dict.fromkeys(extenders, _EVERYTHING)
+    def __init__(self, registrations: Mapping[str, Mapping[str, Sequence[Registration]]]) -> None:
         self._by_plugin = {
             (profile, plugin): tuple(Waker(profile, plugin, registration) for registration in given)
             for profile, of_profile in registrations.items()
-            for plugin, given in {**outside, **of_profile}.items()
+            for plugin, given in of_profile.items()
         }
         self._covering: dict[ClusterEvent, tuple[Waker, ...]] = {}
 

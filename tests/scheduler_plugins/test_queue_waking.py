@@ -113,7 +113,7 @@ def test_a_plugin_that_cannot_say_what_is_alike_is_asked_about_each(mistake: Any
 
 def test_an_extender_is_a_rejector_that_every_event_helps() -> None:
     """Row 1 of section 7 (#122019, PR 122022): a pod that an extender refused slept until the timeout."""
-    rig = Rig(Rules({"P": [Registration(TAINT)]}), extenders=["http://extender"])
+    rig = Rig(Rules({"P": [Registration(TAINT)], "http://extender": [Registration(events.ALL_EVENTS)]}))
     for event, pod in ((LABEL, info("a")), (events.ASSIGNED_POD_DELETE, info("b")), (GROUP_ADD, info("c"))):
         rig.sleep(info("other"), "P")
         rig.sleep(pod, "http://extender")

@@ -60,6 +60,7 @@ class Rules:
             "Alike": [Registration(LABEL, own), Registration(TAINT, suits, alike=wants)],
             "Wait": [Registration(TAINT, suits, alike=wants)],
             "Nothing": [],
+            "Ext": [Registration(events.ALL_EVENTS)],
             "Gates": [Registration(GATES, own)],
             "Door": [Registration(events.ASSIGNED_POD_ADD)],
             **left,
@@ -78,7 +79,7 @@ class World:
     def __init__(self) -> None:
         self.clock, self.shut = Clock(), set[str]()
         rules = {name: Rules(name, self.shut) for name in ("one", "two")}
-        self.queue = SchedulingQueue(rules, Silent(), self.clock, extenders=["Ext"])
+        self.queue = SchedulingQueue(rules, Silent(), self.clock)
         self.alive: dict[str, PodInfo] = {}
         self.flying: dict[str, QueuedPod] = {}
         self.since: dict[str, list[tuple[ClusterEvent, Any]]] = {}
