@@ -23,27 +23,24 @@ class ClockSkew:
     is the nearest to the truth. A clock that was set is believed once two messages agree.
     """
 
-    __slots__ = ("_seen", "correction_millis")
+    __slots__ = ("_seen", "correction_millis", "millis")
 
     def __init__(self) -> None:
         self._seen: collections.deque[int] = collections.deque(maxlen=_REMEMBERED)
         self.correction_millis = 0
         """To be taken off the node's times; whole steps."""
-
-    @property
-    def millis(self) -> int:
+        self.millis = 0
         """The estimate; positive when the node's clock is ahead."""
-        return max(self._seen, default=0)
 
     def measure(self, ahead_millis: int) -> None:
         """Take one difference: sending time by the node's clock, less receiving time by ours."""
         seen = self._seen
-        if seen and ahead_millis < max(seen) - _JUMP_MILLIS and abs(seen[-1] - ahead_millis) < _AGREE_MILLIS:
+        if seen and ahead_millis < self.millis - _JUMP_MILLIS and abs(seen[-1] - ahead_millis) < _AGREE_MILLIS:
             before = seen[-1]
             seen.clear()
             seen.append(before)
         seen.append(ahead_millis)
-        estimate = self.millis
+        self.millis = estimate = max(seen)
         if abs(estimate) <= CORRECTED_MILLIS:
             self.correction_millis = 0
         elif abs(estimate - self.correction_millis) > STEP_MILLIS:

@@ -209,17 +209,14 @@ def _judge_values(sample: Sample) -> tuple[Refusal, str] | None:
     pressure = sample.ls_pressure
     if pressure is not None and not (math.isfinite(pressure) and pressure >= 0):
         return Refusal.NOT_FINITE, f"ls_pressure is {pressure}"
-    numbers = [value for value in sample if value is not None]
-    if max(numbers) > _LARGEST:
+    if max(filter(None, sample)) > _LARGEST:
         values: tuple[object, ...] = sample
         named = zip(Sample._fields, values, strict=True)
         name, value = next((name, v) for name, v in named if isinstance(v, int) and v > _LARGEST)
         return Refusal.TOO_LARGE, f"{name} is {value}"
     uses = sample[_USES : _USES + 12]
-    cpu = uses[0:2] + uses[4:6] + uses[8:10]
-    memory = uses[2:4] + uses[6:8] + uses[10:12]
-    return _above("cpu", cpu, sample.capacity_cpu, "millicores") or _above(
-        "memory", memory, sample.capacity_memory, "bytes"
+    return _above("cpu", uses[0:2] + uses[4:6] + uses[8:10], sample.capacity_cpu, "millicores") or _above(
+        "memory", uses[2:4] + uses[6:8] + uses[10:12], sample.capacity_memory, "bytes"
     )
 
 
@@ -228,11 +225,11 @@ def _above(resource: str, uses: Sequence[float | None], capacity: int | None, un
     if capacity is None:
         return None
     most = capacity * CAPACITY_TOLERANCE
-    for index, value in enumerate(uses):
-        if value is not None and value > most:
-            name = f"{_TIERS[index // 2]}_{resource}_{'max' if index % 2 else 'mean'}"
-            return Refusal.ABOVE_CAPACITY, f"{name} is {value} {unit} on a node of {capacity}"
-    total = sum(value for value in uses[::2] if value is not None)
+    if max(filter(None, uses), default=0) > most:
+        index = next(index for index, value in enumerate(uses) if value is not None and value > most)
+        name = f"{_TIERS[index // 2]}_{resource}_{'max' if index % 2 else 'mean'}"
+        return Refusal.ABOVE_CAPACITY, f"{name} is {uses[index]} {unit} on a node of {capacity}"
+    total = sum(filter(None, uses[::2]))
     if total > most:
         return Refusal.ABOVE_CAPACITY, f"LS, SYSTEM and BE together used {total} {unit} on a node of {capacity}"
     return None

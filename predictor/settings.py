@@ -178,7 +178,7 @@ class PredictorSettings(DaemonSettings, frozen=True):
         ),
     ] = 16 << 30
     commit_seconds: Annotated[
-        float, Meta(ge=0, le=5, description="how long samples are gathered for one durable write")
+        float, Meta(ge=0, le=5, description="how long samples are gathered at least for one durable write")
     ] = 0.05
     queue_samples: Annotated[
         int, Meta(ge=1, le=10_000_000, description="samples that may wait for their durable write")

@@ -1,8 +1,9 @@
 """The one thread that writes history: samples of all streams become durable together (group commit).
 
-A batch waits at most `commit_seconds` for others, then one transaction stores all of them and each is told. When the
-disk says no, nothing is acknowledged, the reason stands in readiness and log, and the file is opened again after a
-growing pause; forecasting goes on with what is in memory.
+A batch waits `commit_seconds` for others, then one transaction stores all of them and each is told. A transaction costs
+much the same for one sample as for many: where it takes long the wait is longer, so that writing is a small part of the
+time. When the disk says no, nothing is acknowledged, the reason stands in readiness and log, and the file is opened
+again after a growing pause; forecasting goes on with what is in memory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ from slacktide.observe import get_logger
 log = get_logger("predictor.writer")
 
 MAX_COMMIT_SAMPLES: Final = 10_000
+
+_GATHER_SHARE: Final = 9.0
+"""Samples gather for so many times what the last durable write took ..."""
+
+_LONGEST_GATHER_SECONDS: Final = 0.5
+"""... but never longer than this, or than `commit_seconds`."""
 
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
@@ -114,6 +121,7 @@ class Writer:
         self._wake = threading.Condition()
         self._queue: collections.deque[_Waiting] = collections.deque()
         self._samples = 0
+        self._took = 0.0
         metrics.waiting.set_function(lambda: self._samples)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="history-writer", daemon=True)
@@ -205,7 +213,7 @@ class Writer:
             busy = self._store is not None and self._upkeep.waits()
             self._wake.wait_for(lambda: self._queue or self._stopping, timeout=0.0 if busy else 1.0)
             if self._queue and not self._stopping:
-                self._wake.wait_for(self._enough, timeout=self._rules.commit_seconds)
+                self._wake.wait_for(self._enough, timeout=self._gather_seconds())
             taken: list[_Waiting] = []
             count = 0
             while self._queue and count < MAX_COMMIT_SAMPLES:
@@ -213,6 +221,9 @@ class Writer:
                 count += len(taken[-1].batch.samples)
             self._samples -= count
             return taken
+
+    def _gather_seconds(self) -> float:
+        return max(self._rules.commit_seconds, min(_GATHER_SHARE * self._took, _LONGEST_GATHER_SECONDS))
 
     def _enough(self) -> bool:
         return self._stopping or self._samples >= min(MAX_COMMIT_SAMPLES, self._rules.queue_samples)
@@ -236,8 +247,10 @@ class Writer:
         if self._store is None:
             return False
         try:
+            began = self._clock.now().monotonic
             with self._metrics.commit_seconds.time():
                 appended = self._store.append(batches)
+            self._took = self._clock.now().monotonic - began
         except HistoryError as error:
             self._fail(error, now)
             return False
