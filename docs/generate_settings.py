@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - a script beside what it writes, not a package
-"""Writes docs/settings.md from the settings classes of the five daemons; `--check` only says whether it is current.
+"""Writes docs/settings.md from the settings classes of the six daemons; `--check` only says whether it is current.
 
 Usage: python docs/generate_settings.py [--check]. Exit code 0 is written or current, 1 is out of date.
 """
@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 # Only now, so that the script describes the checkout that it lies in and not what happens to be installed.
 from agent.settings import AgentSettings  # noqa: E402 - see above
 from predictor.settings import PredictorSettings  # noqa: E402 - see above
+from scheduler_plugins.extender.settings import ExtenderSettings  # noqa: E402 - see above
 from scheduler_plugins.settings import SchedulerSettings  # noqa: E402 - see above
 from slacktide.settings import Row, Settings, describe  # noqa: E402 - see above
 from standalone.api.settings import ApiSettings  # noqa: E402 - see above
@@ -62,6 +63,9 @@ DAEMONS: Final = (
     Daemon("Agent", "SLACKTIDE_AGENT_", "agent", "agent.md", AgentSettings),
     Daemon("Predictor", "SLACKTIDE_PREDICTOR_", "predictor", "predictor.md", PredictorSettings),
     Daemon("Scheduler", "SLACKTIDE_SCHEDULER_", "scheduler_plugins", "scheduler-plugins.md", SchedulerSettings),
+    Daemon(
+        "Extender", "SLACKTIDE_EXTENDER_", "scheduler_plugins.extender_main", "scheduler-extender.md", ExtenderSettings
+    ),
     Daemon("Embedded API server", "SLACKTIDE_API_", "standalone.api", "standalone.md", ApiSettings),
     Daemon("Node runner", "SLACKTIDE_RUNNER_", "standalone.runner", "standalone.md", RunnerSettings),
 )

@@ -15,6 +15,8 @@ from agent.metrics import AgentMetrics
 from agent.settings import AgentSettings
 from predictor.metrics import Metrics as PredictorMetrics
 from predictor.settings import PredictorSettings
+from scheduler_plugins.extender.metrics import ExtenderMetrics
+from scheduler_plugins.extender.settings import ExtenderSettings
 from scheduler_plugins.framework.cache import CacheSize
 from scheduler_plugins.metrics import SchedulerMetrics
 from scheduler_plugins.settings import SchedulerSettings
@@ -40,6 +42,7 @@ WHERE_METRICS_ARE_MADE = {
     "agent/metrics.py",
     "predictor/metrics.py",
     "scheduler_plugins/metrics.py",
+    "scheduler_plugins/extender/metrics.py",
     "standalone/api/metrics.py",
     "standalone/runner/metrics.py",
 }
@@ -66,7 +69,11 @@ def every_daemon(registry):
 
 
 def scheduler(registry):
-    SchedulerMetrics(registry, "test").watch(Idle(), Idle())
+    SchedulerMetrics(registry).watch(Idle(), Idle())
+
+
+def extender(registry):
+    ExtenderMetrics(registry).watch(Idle())
 
 
 SECTIONS = {
@@ -75,6 +82,7 @@ SECTIONS = {
     "Agent": lambda registry: AgentMetrics(registry, Capabilities(mode="v2", cpu_version=2)),
     "Predictor": PredictorMetrics,
     "Scheduler": scheduler,
+    "Extender": extender,
     "Embedded API server": ApiMetrics,
     "Node runner": RunnerMetrics,
 }
@@ -131,6 +139,7 @@ DEFAULTS = {
     "drills.md": (AgentSettings,),
     "predictor.md": (PredictorSettings,),
     "scheduler-plugins.md": (SchedulerSettings,),
+    "scheduler-extender.md": (ExtenderSettings,),
     "standalone.md": (ApiSettings, RunnerSettings),
 }
 
