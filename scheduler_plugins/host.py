@@ -19,6 +19,7 @@ from scheduler_plugins.config.types import ElectionConfig, SchedulerConfig
 from scheduler_plugins.evictor import ApiEvictor
 from scheduler_plugins.extenders.client import HttpExtender, make_extenders
 from scheduler_plugins.framework.cache import Cache, CacheError
+from scheduler_plugins.framework.comparer import Comparer
 from scheduler_plugins.framework.interfaces import Handle
 from scheduler_plugins.framework.nominator import Nominator
 from scheduler_plugins.framework.pod_info import PodInfo, PodReader
@@ -70,7 +71,7 @@ class SchedulerHost:
         self._stop = stop
         self._client = client
         self._cluster_metrics = ClusterMetrics(registry)
-        self._metrics = SchedulerMetrics(registry, settings.scheduler_name)
+        self._metrics = SchedulerMetrics(registry)
         self._host_name = socket.gethostname()
         self._events = EventRecorder(client, settings.scheduler_name, self._host_name, metrics=self._cluster_metrics)
         self._waiting = WaitingRoom(time.monotonic)
@@ -88,6 +89,14 @@ class SchedulerHost:
         self._pods, self._nodes = self._informers(handlers)
         kinds = [kind for framework in self._profiles.values() for kind in framework.kinds]
         self._objects.use(kinds, {PODS: self._pods, NODES: self._nodes})
+        self.comparer = Comparer(
+            self._cache,
+            self._queue,
+            lambda: client.list(NODES).items,
+            lambda: client.list(PODS, field_selector=_LIVING).items,
+            self._profiles,
+            stop.wait,
+        )
         self._bindings = Workers(settings.bind_workers, "bind")
         self.records = Records(time.time)
         self._scheduler = self._make_scheduler(reader)

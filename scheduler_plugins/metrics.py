@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import time
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -23,18 +25,20 @@ _ATTEMPT_BUCKETS: Final = _exponential(0.001, 2, 15)
 _SLI_BUCKETS: Final = _exponential(0.01, 2, 20)
 _POINT_BUCKETS: Final = _exponential(0.0001, 2, 12)
 _PLUGIN_BUCKETS: Final = _exponential(0.00001, 1.5, 20)
+_SAY_AGAIN_SECONDS: Final = 60.0
 _MOST_ATTEMPTS: Final = 15
 
 
 class SchedulerMetrics:
     """What one scheduler process counts; also the observer of its framework and its queue."""
 
-    def __init__(self, registry: CollectorRegistry, profile: str) -> None:
+    def __init__(self, registry: CollectorRegistry, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._said: dict[tuple[str, str], float] = {}
         self._registry = registry
         # What each cycle counts dozens of times: to look up a series by its labels costs more than to count.
         self._points: dict[tuple[str, str, str], Histogram] = {}
         self._asked: dict[tuple[str, str, str], int] = {}
-        self._profile = profile
         self._attempts = Counter(
             "scheduler_schedule_attempts",
             "Attempts to schedule pods, by result: scheduled, unschedulable (no node fits) or error.",
@@ -163,8 +167,12 @@ class SchedulerMetrics:
         self._plugin_seconds.labels(plugin, point, status).observe(seconds)
 
     def over_budget(self, plugin: str, point: str, seconds: float) -> None:
-        """A call took longer than plugins should."""
+        """A call took longer than plugins should; said once a minute for each plugin and point, counted always."""
         self._over_budget.labels(plugin, point).inc()
+        now = self._monotonic()
+        if now - self._said.get((plugin, point), -math.inf) < _SAY_AGAIN_SECONDS:
+            return
+        self._said[plugin, point] = now
         _log.warning("plugin over its time budget", plugin=plugin, extension_point=point, seconds=round(seconds, 3))
 
     def incoming(self, queue: str, event: str) -> None:

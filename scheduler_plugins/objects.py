@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
+from scheduler_plugins.framework.event_names import event_resource
 from scheduler_plugins.framework.events import Action, ClusterEvent
 from slacktide.cluster import Client, ClusterMetrics, Informer, Kind
 from slacktide.cluster.kinds import HasMetadata
@@ -13,22 +14,6 @@ T = TypeVar("T", bound=HasMetadata)
 
 Happened = Callable[[ClusterEvent, Any, Any], None]
 """(event, old object or None, new object or None)."""
-
-_BUILT_IN_GROUPS: Final = frozenset({"", "apps", "policy"})
-_BUILT_IN_DOMAIN: Final = ".k8s.io"
-
-
-def event_resource(kind: Kind[Any]) -> str:
-    """How plugins name a kind when they register for its events.
-
-    `PersistentVolumeClaim`, `storage.k8s.io/StorageClass`; `plural.version.group` for kinds that are not of Kubernetes.
-    """
-    group, _, version = kind.api_version.rpartition("/")
-    if group in _BUILT_IN_GROUPS:
-        return kind.kind
-    if group.endswith(_BUILT_IN_DOMAIN) and group.count(".") == _BUILT_IN_DOMAIN.count("."):
-        return f"{group}/{kind.kind}"
-    return f"{kind.plural}.{version}.{group}"
 
 
 class InformerStore:

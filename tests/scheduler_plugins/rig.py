@@ -63,7 +63,7 @@ class Rig:
         self.registry = CollectorRegistry()
         self.waits: list[float] = []
         self.bindings: list[Callable[[], None]] = []
-        metrics = SchedulerMetrics(self.registry, names.SCHEDULER_NAME)
+        metrics = SchedulerMetrics(self.registry)
         binder = ApiBinder(self.server, lambda seconds: self.waits.append(seconds) or len(self.waits) > 20)
         self.waiting = WaitingRoom(self.clock)
         self.nominator = Nominator(self.server.lookup)

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from scheduler_plugins.framework import events
+from scheduler_plugins.framework.event_names import event_resource
 from scheduler_plugins.framework.events import Action, ClusterEvent
-from scheduler_plugins.objects import InformerStore, event_resource
+from scheduler_plugins.objects import InformerStore
 from slacktide.cluster import NAMESPACES, NODES, PDBS, PODS, Client, ClusterMetrics, Informer, Kind, connect
 from slacktide.objects import View
 from slacktide.settings import ClusterSettings
@@ -25,11 +27,13 @@ CLASSES = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", False, Vie
 @pytest.mark.parametrize(
     ("kind", "want"),
     [
-        (NAMESPACES, "Namespace"),
+        (NAMESPACES, events.NAMESPACE),
+        (Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, View), events.PERSISTENT_VOLUME_CLAIM),
         (PDBS, "PodDisruptionBudget"),
         (Kind("apps/v1", "ReplicaSet", "replicasets", True, View), "ReplicaSet"),
-        (CLASSES, "storage.k8s.io/StorageClass"),
-        (GROUPS, "podgroups.v1alpha1.scheduling.x-k8s.io"),
+        (CLASSES, events.STORAGE_CLASS),
+        (GROUPS, events.POD_GROUP),
+        (NEW_GROUPS, "scheduling.k8s.io/PodGroup"),
         (Kind("example.com/v1", "Queue", "queues", True, View), "queues.v1.example.com"),
     ],
 )

@@ -6,12 +6,14 @@ import threading
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from scheduler_plugins.cycle import place
 from scheduler_plugins.framework import interfaces as api
 from scheduler_plugins.framework.runtime import Framework
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, PluginFailure, Status
+from scheduler_plugins.metrics import SchedulerMetrics
 from scheduler_plugins.plugins.default_binder import DefaultBinder
 from scheduler_plugins.plugins.priority_sort import PrioritySort
 from slacktide.errors import SettingsError
@@ -91,6 +93,17 @@ def test_call_over_the_budget_is_reported_with_plugin_and_point() -> None:
     slow, quick = Both("Slow", log, lambda: clock.forward(0.2)), Both("Quick", log)
     cycle(profile(None, slow, quick, observer=observer, monotonic=clock, budget_seconds=0.3))
     assert observer.over == [("Slow", "Filter")]
+
+
+def test_slow_plugin_is_counted_each_time_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock, registry = Clock(), CollectorRegistry()
+    metrics = SchedulerMetrics(registry, clock)
+    for seconds, lines in ((0, 1), (59, 1), (60, 2)):
+        clock.now = 1000.0 + seconds
+        metrics.over_budget("Slow", "Filter", 0.4)
+        assert sum("over its time budget" in record.getMessage() for record in caplog.records) == lines
+    labels = {"plugin": "Slow", "extension_point": "Filter"}
+    assert registry.get_sample_value("slacktide_scheduler_plugin_over_budget_total", labels) == 3
 
 
 def test_binding_may_take_its_time() -> None:

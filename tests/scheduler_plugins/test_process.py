@@ -59,10 +59,10 @@ class Machine:
         self.start("standalone.api", "--socket", str(self.socket), *folders)
         until("the API server answers", self.answers)
 
-    def start_scheduler(self) -> subprocess.Popen[bytes]:
+    def start_scheduler(self, *more: str) -> subprocess.Popen[bytes]:
         observe = ("--observe.listen", f"unix:{self.path}/observe.sock")
         cluster = ("--cluster.server", f"unix:{self.socket}")
-        return self.start("scheduler_plugins", *cluster, *observe, "--identity", "the-one")
+        return self.start("scheduler_plugins", *cluster, *observe, "--identity", "the-one", *more)
 
     def observed(self, route: str) -> str:
         """What the scheduler's own endpoint answers; empty while it is not there."""
@@ -96,8 +96,8 @@ class Machine:
             self.client.patch(NODES, name, None, {"status": node["status"]}, "status")
         self.client.patch(NODES, name, None, {"metadata": {"annotations": node["metadata"]["annotations"]}})
 
-    def create(self, name: str, cpu: int) -> None:
-        pod = json.loads(msgspec.json.encode(be(name, cpu)))
+    def create(self, name: str, cpu: int, **spec: Any) -> None:
+        pod = json.loads(msgspec.json.encode(be(name, cpu, **spec)))
         requests = pod["spec"]["containers"][0]["resources"]
         requests["limits"] = requests["requests"]
         pod["spec"]["containers"][0]["image"] = names.HOST_PROCESS_IMAGE
@@ -186,6 +186,47 @@ def test_a_scheduler_that_does_not_lead_places_nothing(machine: Machine) -> None
     until("the pod is placed", lambda: machine.bound() == {"p": "n1"})
     lease = machine.client.get(LEASES, names.SCHEDULER_NAME, names.SYSTEM_NAMESPACE)
     assert lease.spec.holder_identity == "the-one"
+
+
+TWO_PROFILES = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection: {leaderElect: false}
+profiles:
+- schedulerName: slacktide-scheduler
+- schedulerName: spreading
+  plugins:
+    score:
+      disabled: [{name: "*"}]
+      enabled: [{name: NodeResourcesFit, weight: 7}]
+"""
+
+
+def test_two_profiles_of_a_file_and_the_cycles_that_people_can_look_at(machine: Machine) -> None:
+    (machine.path / "scheduler.yaml").write_text(TWO_PROFILES)
+    machine.start_api()
+    for name in ("n1", "n2"):
+        machine.offer(4000, name)
+    machine.create("a", 1000)
+    machine.create("b", 1000, schedulerName="spreading")
+    machine.create("c", 9000, schedulerName="spreading")
+    machine.create("d", 1000, schedulerName="nobody")
+    machine.start_scheduler("--configuration", str(machine.path / "scheduler.yaml"))
+    until("both profiles place their pods", lambda: machine.bound().keys() == {"a", "b"})
+    until("the one that fits nowhere has a reason", lambda: machine.condition("c"))
+    body = machine.observed("/debug/scheduling").partition("\r\n\r\n")[2]
+    cycles = {cycle["pod"]: cycle for cycle in json.loads(body)["cycles"]}
+    assert cycles.keys() == {"default/a", "default/b", "default/c"}
+    scored = cycles["default/b"]
+    assert (scored["profile"], scored["result"], scored["feasible"]) == ("spreading", "chosen", 2)
+    assert scored["weights"] == {"NodeResourcesFit": 7}
+    assert {one["node"] for one in scored["scores"]} == {"n1", "n2"}
+    assert all(one["total"] == 7 * one["plugins"]["NodeResourcesFit"]["normalised"] for one in scored["scores"])
+    assert "BatchForecast" in cycles["default/a"]["weights"]
+    (refusal,) = cycles["default/c"]["refusals"]
+    assert (cycles["default/c"]["result"], refusal["nodes"]) == ("unschedulable", 2)
+    assert machine.bound() == {"a": cycles["default/a"]["node"], "b": scored["node"]}
+    assert machine.client.list(LEASES, names.SYSTEM_NAMESPACE).items == ()
 
 
 def waiting(machine: Machine) -> list[Pod]:
