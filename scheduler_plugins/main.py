@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scheduler_plugins.config.load import load
+from scheduler_plugins.framework.comparer import OnSignal
 from scheduler_plugins.host import DEBUG_ROUTE, SchedulerHost
 from scheduler_plugins.plugins import default_registry
 from scheduler_plugins.settings import SchedulerSettings
@@ -29,7 +30,8 @@ def _body(daemon: Daemon[SchedulerSettings]) -> int:
     daemon.routes[DEBUG_ROUTE] = host.records.body
     host.start()
     try:
-        daemon.stop.wait()
+        with OnSignal(host.comparer.report):
+            daemon.stop.wait()
     finally:
         host.shut_down()
         client.close()

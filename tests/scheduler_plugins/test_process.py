@@ -231,3 +231,21 @@ def test_two_profiles_of_a_file_and_the_cycles_that_people_can_look_at(machine: 
 
 def waiting(machine: Machine) -> list[Pod]:
     return [pod for pod in machine.pods() if not pod.spec.node_name]
+
+
+def test_a_signal_brings_a_comparison_with_the_api_into_the_log(machine: Machine) -> None:
+    scheduler = machine.start_scheduler()
+    machine.start_api()
+    machine.offer(3000)
+    machine.create("p", 2000)
+    until("the pod is placed", lambda: machine.bound() == {"p": "n1"})
+    log = machine.path / "scheduler_plugins.log"
+
+    def agrees() -> bool:
+        scheduler.send_signal(signal.SIGUSR2)
+        return "cache and queue agree with the API" in log.read_text()
+
+    until("cache and queue agree with the API", agrees)
+    assert scheduler.poll() is None
+    scheduler.send_signal(signal.SIGTERM)
+    assert scheduler.wait(10) == 0
