@@ -1,7 +1,7 @@
 """UnsupportedPods: refuses what this scheduler cannot judge, rather than to bind it wrongly.
 
-A pod that needs what is not judged here (claims for volumes or devices, required pod affinity, hard topology
-spread) waits with a reason that names it. Requests that cannot be read are refused for the same reason.
+A pod that needs what is not judged here (claims for volumes or devices) waits with a reason that names it. Requests
+that cannot be read are refused for the same reason.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ _HARMLESS_VOLUMES: Final = frozenset(
 )
 """Volume sources that put no demand on where the pod runs, and the field that names the volume."""
 
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-
 
 def unsupported(pod: PodInfo) -> tuple[str, ...]:
     """What of `pod` this scheduler cannot judge, in words; empty for a pod that it can."""
@@ -37,14 +35,6 @@ def unsupported(pod: PodInfo) -> tuple[str, ...]:
         found.append(f"volumes of kind {', '.join(kinds)} are not judged by this scheduler")
     if spec.resource_claims:
         found.append("resource claims are not judged by this scheduler")
-    affinity = spec.affinity or {}
-    found += [
-        f"required {kind} is not judged by this scheduler"
-        for kind in ("podAffinity", "podAntiAffinity")
-        if (affinity.get(kind) or {}).get(_REQUIRED)
-    ]
-    if any(c.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for c in spec.topology_spread_constraints):
-        found.append("topology spread constraints with DoNotSchedule are not judged by this scheduler")
     return tuple(found)
 
 
