@@ -25,11 +25,23 @@ UNKNOWN_NODE: Final = "the extender does not know this node yet"
 """Reason of a node that the caller has and our informer has not; its next event wakes the pod."""
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of some nodes, in order; good while the snapshot has this layout."""
+
+    rows: Indices
+    layout: int
+
+
 @dataclass(slots=True)
 class Answer:
-    """Verdict on nodes by name: those left, in the order asked, and the reason of each other one."""
+    """Verdict on nodes by name: those left, in the order asked, and the reason of each other one.
+
+    `found` are the rows of those left; None where the nodes were not looked up.
+    """
 
     kept: list[str] = field(default_factory=list)
+    found: Found | None = None
     failed: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
 
@@ -62,18 +74,28 @@ def filter_nodes(framework: Framework, pod: PodInfo, snapshot: Snapshot, names: 
             answer.refuse((snapshot.names[row] for row in told), code, text)
     # The list itself where nothing was refused: the names need not be looked up again.
     answer.kept = list(names) if len(left) == len(names) else [snapshot.names[row] for row in left.tolist()]
+    answer.found = Found(left, snapshot.layout)
     return answer
 
 
-def score_nodes(framework: Framework, pod: PodInfo, snapshot: Snapshot, names: Sequence[str], highest: int) -> Ints:
+def score_nodes(
+    framework: Framework,
+    pod: PodInfo,
+    snapshot: Snapshot,
+    names: Sequence[str],
+    highest: int,
+    found: Found | None = None,
+) -> Ints:
     """Score of each of `names`, in whole numbers from 0 to `highest`; 0 for an unknown node.
 
-    The best total that the plugins which scored could give becomes `highest`. Raises PluginFailure.
+    The best total that the plugins which scored could give becomes `highest`. `found` are the rows of
+    `names`, where they were looked up before. Raises PluginFailure.
     """
     scores: Ints = np.zeros(len(names), dtype=np.int64)
     if pod.problem:
         return scores
-    asked, _ = _rows(snapshot, names)
+    known = found is not None and found.layout == snapshot.layout
+    asked = found.rows if found is not None and known else _rows(snapshot, names)[0]
     state = CycleState()
     filtered = _pre_filter(framework, state, pod, snapshot, Diagnosis(names=snapshot.names))
     rows = _within(asked, filtered.rows, snapshot)

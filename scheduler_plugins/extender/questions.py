@@ -1,23 +1,29 @@
 """What filter and prioritize ask about: nodes by name or whole, read only as far as an answer needs it.
 
 Thousands of names are most of a question, and most of an answer. They stay the bytes that came wherever they go back
-as they came; and the list that filter gives back is what prioritize asks about next, so it is known by its bytes.
+as they came; and what filter gives back is what prioritize asks about next, for the same pod: both are known by their
+bytes then.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
+from scheduler_plugins.extender.judge import Answer, Found
 from scheduler_plugins.extenders import wire
+from scheduler_plugins.framework.pod_info import PodInfo, PodReader
 from slacktide.errors import SlacktideError
 from slacktide.objects import Pod, View
 
+T = TypeVar("T")
+
 _NOTHING: Final = b"null"
 _KEPT_LISTS: Final = 16
+_KEPT_PODS: Final = 64
 
 
 class Unusable(SlacktideError):
@@ -25,9 +31,9 @@ class Unusable(SlacktideError):
 
 
 class Question(wire.Message, frozen=True):
-    """`wire.ExtenderArgs` with the nodes as they came."""
+    """`wire.ExtenderArgs` with pod and nodes as they came."""
 
-    pod: Pod | None = None
+    pod: msgspec.Raw = msgspec.Raw(_NOTHING)
     nodes: msgspec.Raw = msgspec.Raw(_NOTHING)
     node_names: msgspec.Raw = msgspec.Raw(_NOTHING)
 
@@ -56,11 +62,15 @@ class _Nodes(View, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Nodes of a question: their names in order, and the bytes in which they came, one of the two null."""
+    """Nodes of a question: their names in order, and the bytes in which they came, one of the two null.
+
+    `found` is what is known of the names from an earlier question.
+    """
 
     names: list[str]
     nodes: msgspec.Raw
     node_names: msgspec.Raw
+    found: Found | None = None
 
     @property
     def whole(self) -> bool:
@@ -68,32 +78,55 @@ class Asked:
         return bytes(self.node_names) == _NOTHING
 
 
-class NameLists:
-    """The last lists of names that were sent or answered, by their JSON. Safe for many threads."""
+class Memory:
+    """The last pods and lists of names, by their JSON. Safe for many threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: PodReader) -> None:
+        self._reader = reader
         self._lock = threading.Lock()
-        self._known: dict[bytes, list[str]] = {}
+        self._lists: dict[bytes, tuple[list[str], Found]] = {}
+        self._pods: dict[bytes, PodInfo] = {}
 
-    def read(self, raw: bytes) -> list[str]:
-        """The names; must not be changed. Raises WireError."""
+    def pod(self, raw: bytes) -> PodInfo:
+        """The pod. Raises Unusable, WireError."""
+        known = self._pods.get(raw)
+        if known is not None:
+            return known
+        info = self.checked(wire.decode(raw, Pod) if raw != _NOTHING else None)
         with self._lock:
-            known = self._known.get(raw)
-        return wire.decode(raw, list[str]) if known is None else known
+            _put(self._pods, raw, info, _KEPT_PODS)
+        return info
 
-    def keep(self, raw: bytes, names: list[str]) -> None:
-        """Remember that `raw` reads as `names`; the oldest list is forgotten."""
+    def checked(self, pod: Pod | None) -> PodInfo:
+        """What placement needs to know of a pod. Raises Unusable."""
+        if pod is None:
+            raise Unusable("the request has no Pod")
+        if not pod.metadata.name:
+            raise Unusable("the Pod of the request has no metadata.name")
+        return self._reader.read(pod)
+
+    def names(self, raw: bytes) -> tuple[list[str], Found | None]:
+        """The names, which must not be changed, and their rows if these are known. Raises WireError."""
+        return self._lists.get(raw) or (wire.decode(raw, list[str]), None)
+
+    def keep(self, raw: bytes, names: list[str], found: Found) -> None:
+        """Remember that `raw` reads as `names`, and where these are."""
         with self._lock:
-            self._known[raw] = names
-            while len(self._known) > _KEPT_LISTS:
-                del self._known[next(iter(self._known))]
+            _put(self._lists, raw, (names, found), _KEPT_LISTS)
 
 
-def asked(question: Question, lists: NameLists) -> Asked:
+def _put(kept: dict[bytes, T], raw: bytes, value: T, most: int) -> None:
+    kept[raw] = value
+    while len(kept) > most:
+        del kept[next(iter(kept))]
+
+
+def asked(question: Question, memory: Memory) -> Asked:
     """The nodes of a question. Raises Unusable, WireError."""
     by_name, whole = bytes(question.node_names), bytes(question.nodes)
     if by_name != _NOTHING:
-        return Asked(lists.read(by_name), msgspec.Raw(_NOTHING), question.node_names)
+        names, found = memory.names(by_name)
+        return Asked(names, msgspec.Raw(_NOTHING), question.node_names, found)
     if whole == _NOTHING:
         raise Unusable("the request has neither Nodes nor NodeNames")
     names = [node.metadata.name for node in wire.decode(whole, _Nodes).items or ()]
@@ -102,18 +135,21 @@ def asked(question: Question, lists: NameLists) -> Asked:
     return Asked(names, question.nodes, msgspec.Raw(_NOTHING))
 
 
-def filter_answer(
-    asked: Asked, kept: list[str], failed: dict[str, str], unresolvable: dict[str, str], lists: NameLists
-) -> bytes:
+def filter_answer(asked: Asked, answer: Answer, memory: Memory) -> bytes:
     """JSON of the answer of filter, in the form of the question: names by name, whole nodes by the very nodes."""
     nodes, names = asked.nodes, asked.node_names
-    if len(kept) < len(asked.names):
-        nodes = _only(asked, kept) if asked.whole else nodes
-        names = names if asked.whole else msgspec.Raw(msgspec.json.encode(kept))
-    if not asked.whole:
-        lists.keep(bytes(names), kept)
+    if len(answer.kept) < len(asked.names):
+        nodes = _only(asked, answer.kept) if asked.whole else nodes
+        names = names if asked.whole else msgspec.Raw(msgspec.json.encode(answer.kept))
+    if not asked.whole and answer.found is not None:
+        memory.keep(bytes(names), answer.kept, answer.found)
     return wire.encode(
-        FilterAnswer(nodes=nodes, node_names=names, failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable)
+        FilterAnswer(
+            nodes=nodes,
+            node_names=names,
+            failed_nodes=answer.failed,
+            failed_and_unresolvable_nodes=answer.unresolvable,
+        )
     )
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from scheduler_plugins.extender import judge, ratings
 from scheduler_plugins.extender.metrics import ExtenderMetrics
-from scheduler_plugins.extender.questions import NameLists, Question, Unusable, asked, filter_answer
+from scheduler_plugins.extender.questions import Memory, Question, Unusable, asked, filter_answer
 from scheduler_plugins.extender.turns import Turns
 from scheduler_plugins.extenders import wire
 from scheduler_plugins.framework.cache import Cache
@@ -30,7 +30,6 @@ from scheduler_plugins.framework.runtime import Framework
 from scheduler_plugins.framework.snapshot import Snapshot
 from scheduler_plugins.framework.status import PluginFailure
 from slacktide.errors import SlacktideError
-from slacktide.objects import Pod
 from slacktide.observe import get_logger
 from slacktide.tier import Tier
 
@@ -94,14 +93,13 @@ class ExtenderService:
     ) -> None:
         self._framework = framework
         self._cache = cache
-        self._reader = reader
         self._terms = terms
         self._metrics = metrics
         self._not_ready = not_ready
         self._binding = binding
         self._monotonic = monotonic
         self._snapshot = framework.new_snapshot()
-        self._lists = NameLists()
+        self._memory = Memory(reader)
         self._turns = Turns()
         self._judging_since: float | None = None
         self._verbs: dict[str, Callable[[bytes], tuple[str, bytes]]] = {
@@ -143,27 +141,27 @@ class ExtenderService:
 
     def _filter(self, body: bytes) -> tuple[str, bytes]:
         question = wire.decode(body, Question)
-        pod = self._pod(question.pod)
-        nodes = asked(question, self._lists)
+        pod = self._memory.pod(bytes(question.pod))
+        nodes = asked(question, self._memory)
         answer = judge.Answer(kept=nodes.names)
         if pod.tier in self._terms.tiers:
             with self._judging(pod) as snapshot:
                 answer = judge.filter_nodes(self._framework, pod, snapshot, nodes.names)
-        return self._outcome(pod), filter_answer(nodes, answer.kept, answer.failed, answer.unresolvable, self._lists)
+        return self._outcome(pod), filter_answer(nodes, answer, self._memory)
 
     def _prioritize(self, body: bytes) -> tuple[str, bytes]:
         question = wire.decode(body, Question)
-        pod = self._pod(question.pod)
-        names = asked(question, self._lists).names
+        pod = self._memory.pod(bytes(question.pod))
+        nodes = asked(question, self._memory)
         if pod.tier not in self._terms.tiers:
             return "passed", b"[]"
         with self._judging(pod) as snapshot:
-            scores = judge.score_nodes(self._framework, pod, snapshot, names, self._terms.highest)
-        return "judged", ratings.encoded(names, scores)
+            scores = judge.score_nodes(self._framework, pod, snapshot, nodes.names, self._terms.highest, nodes.found)
+        return "judged", ratings.encoded(nodes.names, scores)
 
     def _preempt(self, body: bytes) -> tuple[str, bytes]:
         question = wire.decode(body, wire.ExtenderPreemptionArgs)
-        pod = self._pod(question.pod)
+        pod = self._memory.checked(question.pod)
         candidates = _candidates(question)
         left: list[str] = list(candidates)
         if pod.tier in self._terms.tiers:
@@ -191,13 +189,6 @@ class ExtenderService:
             raise CannotAnswer("binding is off here: remove bindVerb from the scheduler, or set bind = true here")
         problem = self._binding.bind(order)
         return ("failed" if problem else "judged"), wire.encode(wire.ExtenderBindingResult(error=problem))
-
-    def _pod(self, pod: Pod | None) -> PodInfo:
-        if pod is None:
-            raise Unusable("the request has no Pod")
-        if not pod.metadata.name:
-            raise Unusable("the Pod of the request has no metadata.name")
-        return self._reader.read(pod)
 
     def _outcome(self, pod: PodInfo) -> str:
         return "judged" if pod.tier in self._terms.tiers else "passed"

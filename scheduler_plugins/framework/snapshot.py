@@ -88,6 +88,8 @@ class Snapshot:
         self.names: list[str] = []
         self.nodes: list[NodeInfo] = []
         self.index: dict[str, int] = {}
+        self.layout = 0
+        """Rises when a row is given to another node: rows that were looked up before mean nothing any more."""
         self.generation = 0
         self._readers = [(column.name, column.read, column.of_object) for column in (*_FIXED, *columns)]
         self._interned = {one.name: _Interning(one.read, of_object=one.of_object) for one in interned}
@@ -202,6 +204,7 @@ class Snapshot:
 
     def _new_row(self, node: NodeInfo) -> int:
         row = len(self.names)
+        self.layout += 1
         if row == self._capacity:
             self._grow()
         self.names.append(node.name)
@@ -216,6 +219,7 @@ class Snapshot:
         row = self.index.pop(name, None)
         if row is None:
             return
+        self.layout += 1
         last = len(self.names) - 1
         self._counts.recount(row, name, self.nodes[row].pods, {})
         if row != last:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import threading
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugins.extender import ratings
-from scheduler_plugins.extender.questions import NameLists
+from scheduler_plugins.extender.judge import Found
+from scheduler_plugins.extender.questions import Memory
 from scheduler_plugins.extenders import wire
 from scheduler_plugins.framework.interfaces import NodeFilterPlugin, PreFilterPlugin, PreFilterResult
 from scheduler_plugins.framework.status import SUCCESS, unresolvable, unschedulable
 from slacktide import names
 from slacktide.tier import Tier
-from tests.scheduler_plugins.build import be, info, node, pod
+from tests.scheduler_plugins.build import READER, be, info, node, pod
 from tests.scheduler_plugins.extender.support import BE, Bench, Gate, Picky, body, plain
 
 SAYS = ["yes", "no", "never"]
@@ -99,11 +101,24 @@ def test_what_filter_kept_is_read_again_by_prioritize() -> None:
         bench.cache.set_node(node("a", labels={"say": "yes"}))
 
 
-def test_only_so_many_lists_are_remembered() -> None:
-    lists = NameLists()
-    for number in range(100):
-        lists.keep(b"[%d]" % number, [])
-    assert len(lists._known) == 16
+def test_rows_that_were_remembered_are_not_used_once_nodes_have_moved() -> None:
+    bench = Bench(Picky(), nodes=[node("a", labels={"score": "10"}), node("b", labels={"score": "90"})])
+    question = {"Pod": be(), "NodeNames": ["a", "b"]}
+    assert bench.ask("filter", **question)["NodeNames"] == ["a", "b"]
+    bench.cache.remove_node("a")
+    bench.cache.set_node(node("c", labels={"score": "50"}))
+    rated = {one["Host"]: one["Score"] for one in bench.ask("prioritize", **question)}
+    assert rated == {"a": 0, "b": 9}
+
+
+def test_only_so_much_is_remembered() -> None:
+    memory = Memory(READER)
+    for number in range(200):
+        memory.keep(b"[%d]" % number, [], Found(np.zeros(0, dtype=np.intp), 0))
+        memory.pod(body(metadata={"name": f"p{number}"}))
+    assert len(memory._lists) == 16
+    assert len(memory._pods) == 64
+    assert memory.pod(body(metadata={"name": "p199"})) is memory.pod(body(metadata={"name": "p199"}))
 
 
 def test_no_nodes_are_answered_with_no_nodes() -> None:
@@ -196,8 +211,6 @@ def test_nothing_that_scores_gives_zero_everywhere() -> None:
 @given(st.lists(st.tuples(st.text(), st.integers(0, 100))))
 @settings(max_examples=40)
 def test_ratings_read_back_as_what_they_were(pairs) -> None:
-    import numpy as np
-
     written = ratings.encoded([name for name, _ in pairs], np.array([score for _, score in pairs], dtype=np.int64))
     read = wire.decode(written, list[wire.HostPriority])
     assert sorted((one.host, one.score) for one in read) == sorted(pairs)
