@@ -83,7 +83,7 @@ def test_one_too_many_waits_with_a_reason_and_takes_the_place_of_one_that_goes()
     assert "3 node(s) were in a domain with as many alike pods as it may have (nearest " in message
     assert "has 2, may have 2" in message
     assert run(rig, replica("other", "db"))[0] != ""
-    rig.server.delete("w3")
+    rig.server.remove("w3")
     rig.later(2)
     assert rig.where("w6")[0] == places[3][0]
 
