@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.samples import Limits, Refusal, judge, judge_origin, read, read_zones
+from predictor.samples import Limits, Refusal, judge, judge_origin, read, read_pods, read_zones
 from slacktide.v1 import usage_pb2
 from tests.predictor.support import WALL_MILLIS, make_sample
 
@@ -78,6 +78,20 @@ def test_zero_that_was_measured_stays_zero():
     sample = read(usage_pb2.Sample(sequence=1, ls=part, system=part))
     assert sample.protected_cpu_mean == 0
     assert sample.protected_memory_max == 0
+
+
+@pytest.mark.parametrize("value", [None, 0, 5])
+def test_use_and_requests_of_a_pod_are_what_was_said_also_when_that_is_zero(value):
+    usage = usage_pb2.Usage(cpu_millis_mean=value, memory_bytes_max=value)
+    requested = usage_pb2.Resources(cpu_millis=value, memory_bytes=value)
+    told = usage_pb2.PodUsage(
+        uid="u", namespace="d", name="n", tier=usage_pb2.TIER_LS, usage=usage, requested=requested
+    )
+    (pod,) = read_pods(usage_pb2.Sample(pods=[told]))
+    assert pod[3:7] == (value,) * 4
+    highest = usage_pb2.Usage(memory_bytes_mean=value)
+    (pod,) = read_pods(usage_pb2.Sample(pods=[usage_pb2.PodUsage(uid="u", usage=highest)]))
+    assert pod.memory_max == value
 
 
 def test_a_maximum_below_its_mean_is_the_mean():

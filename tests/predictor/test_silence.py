@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.settings import PredictorSettings
-from predictor.silence import HEARD, SilenceRules, faded, silence
+from predictor.silence import HEARD, SilenceRules, faded, silence, unchanged_seconds
 
 RULES = SilenceRules(15.0, 900.0)
 
@@ -26,6 +26,14 @@ def test_what_stopped_is_said():
     assert silence(900.0, 900.0, RULES).words == "no sample from the agent for over 900 s"
     assert silence(900.0, 900.0, RULES).closed
     assert silence(16.0, 16.0, SilenceRules(15.0, 5.0)).closed
+
+
+@given(st.floats(0, 2000), st.floats(0, 2000), st.floats(0, 1), st.sampled_from([5.0, 900.0]))
+def test_it_says_the_same_for_as_long_as_it_says(heard, measured, part, expire):
+    rules = SilenceRules(15.0, expire)
+    seconds = min(unchanged_seconds(heard, measured, rules), 10_000.0)
+    later = part * max(0.0, seconds - 0.001)
+    assert silence(heard + later, measured + later, rules) == silence(heard, measured, rules)
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12), st.lists(st.floats(0, 2000), min_size=2, max_size=20))
