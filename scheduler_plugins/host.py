@@ -83,7 +83,6 @@ class SchedulerHost:
         self._profiles: Mapping[str, Framework] = build(config, plugins, lambda _: handle, self._metrics)
         times = QueueTimes(config.initial_backoff_seconds, config.maximum_backoff_seconds)
         self._queue = SchedulingQueue(self._profiles, self._metrics, time.monotonic, times, nominator=self._nominator)
-        self._metrics.watch(self._queue, self._cache)
         reader = PodReader(settings.resources)
         handlers = ClusterHandlers(self._cache, self._queue, reader, self._profiles, self._waiting)
         self._pods, self._nodes = self._informers(handlers)
@@ -98,6 +97,7 @@ class SchedulerHost:
             stop.wait,
         )
         self._bindings = Workers(settings.bind_workers, "bind")
+        self._metrics.watch(self._queue, self._cache, {"binding": self._bindings.under_way})
         self.records = Records(time.time)
         self._scheduler = self._make_scheduler(reader)
         self._leads = threading.Event()

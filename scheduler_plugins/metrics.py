@@ -1,10 +1,14 @@
-"""Metrics under kube-scheduler's names and labels, so that its dashboards read ours, and a few of our own."""
+"""Metrics under kube-scheduler's names and labels, so that its dashboards read ours, and a few of our own.
+
+Names, labels, buckets and meaning are those of 1.35, and from 1.36 the count of pods that only a flush brought back.
+Not there are those of what this scheduler does not do: asynchronous API calls, batches of alike pods, resource claims.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -118,6 +122,27 @@ class SchedulerMetrics:
             buckets=_exponential(0.00001, 1.5, 20),
             registry=registry,
         )
+        self._event_seconds = Histogram(
+            "scheduler_event_handling_duration_seconds",
+            "Time in which the queue judged one event: whom it helps, and moving those.",
+            ["event"],
+            buckets=_POINT_BUCKETS,
+            registry=registry,
+        )
+        self._after_flush = Counter(
+            "scheduler_pod_scheduled_after_flush",
+            "Pods scheduled in an attempt that only the timeout of the queue brought about: an event was missed.",
+            registry=registry,
+        )
+        self._preemptions = Counter(
+            "scheduler_preemption_attempts", "Attempts to make room for a pod by removing others.", registry=registry
+        )
+        self._victims = Histogram(
+            "scheduler_preemption_victims",
+            "Pods chosen to make room for one pod.",
+            buckets=_exponential(1, 2, 7),
+            registry=registry,
+        )
         self._hint_errors = Counter(
             "slacktide_scheduler_hint_errors",
             "Queueing hints that raised; the event was taken to help.",
@@ -138,9 +163,11 @@ class SchedulerMetrics:
         """A node was looked for."""
         self._algorithm_seconds.observe(seconds)
 
-    def scheduled(self, attempts: int, since_ready: float | None) -> None:
-        """A pod was bound after that many attempts."""
+    def scheduled(self, attempts: int, since_ready: float | None, *, flushed: bool = False) -> None:
+        """A pod was bound after that many attempts; `flushed` says that only time brought about the last one."""
         self._pod_attempts.observe(attempts)
+        if flushed:
+            self._after_flush.inc()
         if since_ready is not None:
             label = str(attempts) if attempts < _MOST_ATTEMPTS else f"{_MOST_ATTEMPTS}+"
             self._sli_seconds.labels(label).observe(since_ready)
@@ -179,6 +206,18 @@ class SchedulerMetrics:
         """A pod entered a queue."""
         self._incoming.labels(queue, event).inc()
 
+    def preemption_attempted(self) -> None:
+        """Room was looked for by removing pods."""
+        self._preemptions.inc()
+
+    def preempted(self, victims: int) -> None:
+        """That many pods were chosen to go."""
+        self._victims.observe(victims)
+
+    def handled(self, event: str, seconds: float) -> None:
+        """The queue judged an event."""
+        self._event_seconds.labels(event).observe(seconds)
+
     def hinted(self, plugin: str, event: str, outcome: str, seconds: float) -> None:
         """A queueing hint was asked; outcome is Queue, QueueSkip or Error."""
         self._hint_seconds.labels(plugin, event, outcome).observe(seconds)
@@ -188,9 +227,11 @@ class SchedulerMetrics:
         self._hint_errors.labels(plugin).inc()
         _log.error("queueing hint failed", plugin=plugin, cluster_event=event, error=repr(error))
 
-    def watch(self, queue: QueueFigures, cache: CacheFigures) -> None:
-        """Read queue and cache at each scrape."""
-        self._registry.register(_Depths(queue, cache))
+    def watch(
+        self, queue: QueueFigures, cache: CacheFigures, operations: Mapping[str, Callable[[], int]] | None = None
+    ) -> None:
+        """Read queue and cache at each scrape, and by name how many of each of `operations` are under way."""
+        self._registry.register(_Depths(queue, cache, operations or {}))
 
 
 class QueueFigures(Protocol):
@@ -238,9 +279,10 @@ class _Evaluations(Collector):
 class _Depths(Collector):
     """Gauges that are read, never counted up and down, so that they cannot drift or go below zero."""
 
-    def __init__(self, queue: QueueFigures, cache: CacheFigures) -> None:
+    def __init__(self, queue: QueueFigures, cache: CacheFigures, operations: Mapping[str, Callable[[], int]]) -> None:
         self._queue = queue
         self._cache = cache
+        self._operations = operations
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Current figures."""
@@ -266,3 +308,9 @@ class _Depths(Collector):
         sizes.add_metric(["pods"], size.pods)
         sizes.add_metric(["assumed_pods"], size.assumed_pods)
         yield sizes
+        running = GaugeMetricFamily(
+            "scheduler_goroutines", "Work under way beside the scheduling loop.", labels=["operation"]
+        )
+        for operation, count_now in self._operations.items():
+            running.add_metric([operation], count_now())
+        yield running

@@ -271,7 +271,8 @@ class Scheduler:
         self._metrics.bound("bound")
         self._metrics.attempted(attempt.framework.profile, "scheduled", now - attempt.started)
         ready = attempt.queued.initial_attempt
-        self._metrics.scheduled(attempt.queued.attempts, None if ready is None else now - ready)
+        since = None if ready is None else now - ready
+        self._metrics.scheduled(attempt.queued.attempts, since, flushed=attempt.queued.flushed)
         _log.info("scheduled", pod=info.key, node=attempt.node, attempts=attempt.queued.attempts)
         self._outside.reporter.scheduled(info.pod, attempt.node)
         for problem in attempt.framework.run_post_bind(attempt.state, info, attempt.node):

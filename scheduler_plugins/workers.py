@@ -16,7 +16,10 @@ class Workers:
 
     def __init__(self, count: int, name: str) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._run, name=f"{name}-{i}", daemon=True) for i in range(count)]
+        self._busy = [False] * count
+        self._threads = [
+            threading.Thread(target=self._run, args=(i,), name=f"{name}-{i}", daemon=True) for i in range(count)
+        ]
 
     def start(self) -> None:
         """Start the threads; they live as long as the process."""
@@ -27,10 +30,16 @@ class Workers:
         """Queue a task; returns at once."""
         self._tasks.put(task)
 
-    def _run(self) -> None:
+    def under_way(self) -> int:
+        """Tasks that run or wait for a thread."""
+        return self._tasks.qsize() + sum(self._busy)
+
+    def _run(self, number: int) -> None:
         while True:
             task = self._tasks.get()
+            self._busy[number] = True
             try:
                 task()
             except Exception:  # noqa: BLE001  # a task that fails must not take its thread along
                 _log.exception("task failed")
+            self._busy[number] = False

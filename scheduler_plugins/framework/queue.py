@@ -56,6 +56,10 @@ class QueueObserver(HintObserver, Protocol):
         """A pod entered `queue` (active, backoff or unschedulable) because of `event`."""
         ...
 
+    def handled(self, event: str, seconds: float) -> None:
+        """An event that somebody wants to know of was judged, and those that it helps were moved."""
+        ...
+
 
 ACTIVE: Final = "active"
 BACKOFF: Final = "backoff"
@@ -386,9 +390,11 @@ class SchedulingQueue:
     def _happened(self, event: ClusterEvent, old: Any, new: Any, counts: Callable[[QueuedPod], bool]) -> None:
         if not self._judge.matters(event):
             return
+        started = self._clock()
         self._in_flight.record((RecordedEvent(event, old, new),))
         for queued, wake in self._judge.sleepers(self._asleep, event, old, new, counts):
             self._rouse(queued, wake, event.label)
+        self._observer.handled(event.label, self._clock() - started)
 
     def _update_sleeping(self, queued: QueuedPod, happened: Iterable[ClusterEvent], old: PodInfo, new: PodInfo) -> None:
         """Put a pod that was taken out of its sleep where its new version belongs."""

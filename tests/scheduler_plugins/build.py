@@ -43,6 +43,7 @@ class Silent:
         self.moves: list[tuple[str, str]] = []
         self.asked: list[tuple[str, str]] = []
         self.hint_errors: list[str] = []
+        self.handled_events: list[str] = []
         self.took: list[tuple[str, str, str]] = []
         self.over: list[tuple[str, str]] = []
         self.hints: list[tuple[str, str, str]] = []
@@ -61,6 +62,9 @@ class Silent:
 
     def incoming(self, queue: str, event: str) -> None:
         self.moves.append((queue, event))
+
+    def handled(self, event: str, seconds: float) -> None:
+        self.handled_events.append(event)
 
     def hinted(self, plugin: str, event: str, outcome: str, seconds: float) -> None:
         self.hints.append((plugin, event, outcome))
