@@ -44,7 +44,7 @@ from slacktide.resources import node_allocatable, node_capacity
 log = get_logger("predictor.forecasting")
 
 _STOP_SECONDS: Final = 5.0
-_REST_SHARE: Final = 3.0
+_REST_SHARE: Final = 7.0
 """Rest after a pass, as a multiple of what it took of a core."""
 
 _MARGIN_SECONDS: Final = 0.001
@@ -181,7 +181,7 @@ class Forecaster:
                 log.exception("forecast pass failed")
                 self._problem = f"forecast pass failed: {type(error).__name__}: {error}"
             period = self._settings.publish_seconds
-            # Thousands of agents that come back wake us thousands of times: a quarter of a core is ours, no more.
+            # Thousands of agents that come back wake us thousands of times: an eighth of a core is ours, no more.
             self._stopping.wait(min(_REST_SHARE * (time.thread_time() - worked), period))
             self._wake.wait(max(0.0, period - (self._clock.now().monotonic - began)))
             self._wake.clear()

@@ -213,7 +213,7 @@ class Writer:
             busy = self._store is not None and self._upkeep.waits()
             self._wake.wait_for(lambda: self._queue or self._stopping, timeout=0.0 if busy else 1.0)
             if self._queue and not self._stopping:
-                self._wake.wait_for(self._enough, timeout=self._gather_seconds())
+                self._wake.wait_for(self._enough, timeout=gather_seconds(self._rules.commit_seconds, self._took))
             taken: list[_Waiting] = []
             count = 0
             while self._queue and count < MAX_COMMIT_SAMPLES:
@@ -221,9 +221,6 @@ class Writer:
                 count += len(taken[-1].batch.samples)
             self._samples -= count
             return taken
-
-    def _gather_seconds(self) -> float:
-        return max(self._rules.commit_seconds, min(_GATHER_SHARE * self._took, _LONGEST_GATHER_SECONDS))
 
     def _enough(self) -> bool:
         return self._stopping or self._samples >= min(MAX_COMMIT_SAMPLES, self._rules.queue_samples)
@@ -350,6 +347,11 @@ class Writer:
             store.close()
         except HistoryError as error:
             log.warning("closing the history failed", error=str(error))
+
+
+def gather_seconds(commit_seconds: float, took_seconds: float) -> float:
+    """How long to wait for more after the first sample, when the last durable write took `took_seconds`."""
+    return max(commit_seconds, min(_GATHER_SHARE * took_seconds, _LONGEST_GATHER_SECONDS))
 
 
 def _days_ago(now: Instant, days: float) -> int:

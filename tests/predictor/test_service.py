@@ -82,6 +82,7 @@ class Running:
     def __init__(self, directory, metrics, **rules):
         self.directory = str(directory / "history")
         self.address = f"unix:{directory}/p.sock"
+        self.metrics = metrics
         self.board = Board()
         self.fleet = Fleet(1.0, 15.0, lambda: None)
         self.stores = []
@@ -581,6 +582,27 @@ def test_a_server_that_stops_finishes_what_it_read(running):
 
     talk(running, scenario)
     assert len(stored(running)) == 5
+
+
+@pytest.mark.parametrize("drained", ["before", "at once", "later"])
+def test_a_stream_ends_when_the_server_drains_however_young_it_is(running, drained):
+    async def scenario(_):
+        ingest = Ingest(running.writer, running.fleet, lambda: IngestRules(60.0, 35.0), SystemClock(), running.metrics)
+        silent = asyncio.Event()
+
+        async def write(_):
+            raise AssertionError("nothing was read")
+
+        if drained == "before":
+            ingest.drain()
+        stream = asyncio.create_task(ingest.serve(silent.wait, write))
+        # After one turn of the loop the stream is there and its reader has not begun.
+        for _ in range({"before": 0, "at once": 1, "later": 5}[drained]):
+            await asyncio.sleep(0)
+        ingest.drain()
+        await asyncio.wait_for(stream, 10.0)
+
+    talk(running, scenario)
 
 
 def entry(node, value, at=1000.0, closed=""):

@@ -13,7 +13,7 @@ from predictor.storage import FILE_NAME, HistoryCorrupt, HistoryError, set_aside
 from predictor.store.columns import PodReport, no_hours
 from predictor.store.size import Dropped
 from predictor.upkeep import FOLD_LAG_SECONDS
-from predictor.writer import Place, Writer, WriterRules
+from predictor.writer import Place, Writer, WriterRules, gather_seconds
 from slacktide.errors import StateError
 from tests.predictor.support import WALL_MILLIS, eventually, make_sample
 from tests.predictor.test_history_pods import HOUR, hours, pod
@@ -354,3 +354,11 @@ def test_days_that_go_for_lack_of_room_are_counted(stage, clock, registry):
     clock.advance(31)
     name = "slacktide_predictor_history_days_dropped_total"
     eventually(lambda: registry.get_sample_value(name) == 2)
+
+
+@pytest.mark.parametrize(
+    ("commit_seconds", "took", "waits"),
+    [(0.05, 0.0, 0.05), (0.05, 0.004, 0.05), (0.05, 0.02, 0.18), (0.05, 3.0, 0.5), (2.0, 0.02, 2.0), (2.0, 9.0, 2.0)],
+)
+def test_samples_gather_longer_where_a_durable_write_takes_long_up_to_half_a_second(commit_seconds, took, waits):
+    assert gather_seconds(commit_seconds, took) == pytest.approx(waits)
