@@ -184,6 +184,7 @@ class _Stream:
         self._boot = ""
         self._durable = 0
         self._hole = False
+        self._pods: list[PodUse] = []
 
     async def read(self, read: Read) -> None:
         """Take requests until the agent ends; bounded room makes a fast agent wait."""
@@ -304,12 +305,13 @@ class _Stream:
         refusals: list[usage_pb2.Refusal] = []
         highest = 0
         for message in request.samples:
-            sample, pods = read(message), read_pods(message)
+            sample, pods = read(message), read_pods(message, self._pods)
             highest = max(highest, sample.sequence)
             if correction:
                 sample = sample._replace(end_millis=sample.end_millis - correction)
             verdict = judge(sample, limits) or judge_pods(pods, sample)
             if verdict is None:
+                self._pods = pods
                 good.append(sample)
                 self._observe(request.node, sample, pods, message, now.monotonic - _age(sent, sample))
                 continue

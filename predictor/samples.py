@@ -112,8 +112,12 @@ _BEST_EFFORT: Final = usage_pb2.TIER_BE
 _SYSTEM: Final = usage_pb2.TIER_SYSTEM
 
 
-def read_pods(message: usage_pb2.Sample) -> list[PodUse]:
-    """The LS and SYSTEM pods in `message`."""
+def read_pods(message: usage_pb2.Sample, before: Sequence[PodUse] = ()) -> list[PodUse]:
+    """The LS and SYSTEM pods in `message`.
+
+    `before` are those of the sample before: of a pod that comes in the same place the names are taken from there, since
+    those of one uid never change.
+    """
     pods: list[PodUse] = []
     for pod in message.pods:
         tier, uid = pod.tier, pod.uid
@@ -125,11 +129,16 @@ def read_pods(message: usage_pb2.Sample) -> list[PodUse]:
         memory = usage.memory_bytes_max or _zero(usage, "memory_bytes_max")
         if memory is None:
             memory = usage.memory_bytes_mean or _zero(usage, "memory_bytes_mean")
+        place = len(pods)
+        if place < len(before) and before[place][0] == uid:
+            uid, namespace, name, *_ = before[place]
+        else:
+            namespace, name = pod.namespace, pod.name
         pods.append(
             PodUse(
                 uid,
-                pod.namespace,
-                pod.name,
+                namespace,
+                name,
                 cpu,
                 memory,
                 requested.cpu_millis or _zero(requested, "cpu_millis"),

@@ -80,6 +80,20 @@ def test_zero_that_was_measured_stays_zero():
     assert sample.protected_memory_max == 0
 
 
+def test_pods_are_read_alike_with_and_without_those_of_the_sample_before():
+    def told(*uids):
+        return usage_pb2.Sample(
+            pods=[
+                usage_pb2.PodUsage(uid=uid, namespace="d", name=f"n-{uid}", usage=usage_pb2.Usage(cpu_millis_mean=at))
+                for at, uid in enumerate(uids)
+            ]
+        )
+
+    before = read_pods(told("a", "b", "c"))
+    for uids in (("a", "b", "c"), ("b", "a"), ("a", "", "c", "d"), ()):
+        assert read_pods(told(*uids), before) == read_pods(told(*uids))
+
+
 @pytest.mark.parametrize("value", [None, 0, 5])
 def test_use_and_requests_of_a_pod_are_what_was_said_also_when_that_is_zero(value):
     usage = usage_pb2.Usage(cpu_millis_mean=value, memory_bytes_max=value)
