@@ -111,7 +111,19 @@ def _pod(draw: random.Random, name: str, nodes: list[str], *, placed: bool) -> J
         affinity["podAntiAffinity"] = _pod_affinity(draw, required=0.25 if placed else 0.5)
     if affinity:
         spec["affinity"] = {key: value for key, value in affinity.items() if value}
+    _drop_repeated_ports(spec)
     return {"metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def _drop_repeated_ports(spec: Json) -> None:
+    """The API refuses a pod that asks for one host port twice."""
+    seen = set()
+    for container in (*spec["containers"], *spec.get("initContainers", [])):
+        for port in container.get("ports", []):
+            known = (port["hostPort"], port["protocol"])
+            if known in seen:
+                del container["ports"]
+            seen.add(known)
 
 
 def _container(draw: random.Random, name: str, *, placed: bool, init: bool = False) -> Json:
