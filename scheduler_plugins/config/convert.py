@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -104,7 +105,7 @@ def _walk_struct(kind: type[msgspec.Struct], raw: Any, path: Path, source: Sourc
     if not isinstance(raw, dict):
         source.say(path, f"must be a mapping, not {_what(raw)}")
         return {}
-    fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
+    fields = _fields(kind)
     cleaned: dict[str, Any] = {}
     for name, value in raw.items():
         known = fields.get(name)
@@ -117,6 +118,12 @@ def _walk_struct(kind: type[msgspec.Struct], raw: Any, path: Path, source: Sourc
         if known.required and name not in cleaned:
             source.say((*path, name), "is missing")
     return {name: value for name, value in cleaned.items() if value is not _WRONG}
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
+    """Fields by their name in a file; msgspec reads the annotations anew each time, which is slow."""
+    return {one.encode_name: one for one in msgspec.structs.fields(kind)}
 
 
 def _walk_leaf(kind: Any, plain: Any, raw: Any, path: Path, source: Source) -> Any:

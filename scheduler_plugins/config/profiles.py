@@ -19,7 +19,7 @@ from scheduler_plugins.config.types import (
 from scheduler_plugins.framework.interfaces import MAX_SCORE, Handle, Plugin
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.points import POINTS
-from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.registry import Entry, Registry
 from scheduler_plugins.framework.runtime import Framework, FrameworkObserver
 from scheduler_plugins.framework.status import Status, failed
 from slacktide import names
@@ -136,6 +136,8 @@ class _Profile:
                 self._source.say((*given.path[:-1], "name"), f"is wrong: {self._registry.unknown(name)}")
             elif name not in enabled:
                 notes.append(f"{dotted(given.path)} has no effect: plugin {name} is not enabled in this profile")
+                if (entry := self._registry.entry(name)) is not None:
+                    self._args(entry, given)
 
     def _make(self, name: str) -> Plugin | None:
         entry = self._registry.entry(name)
@@ -143,14 +145,18 @@ class _Profile:
             self._source.say(self.profile.where(name), unknown_plugin(name, self._registry))
             return None
         given = self.profile.args.get(name) or ChosenPlugin(name, {}, self.profile.where(name))
-        args = typed(entry.args, self._without_header(given), given.path, self._source)
+        args = self._args(entry, given)
         if args is None:
             return None
         try:
-            return entry.make(args, self._handle)
+            made: Plugin = entry.make(args, self._handle)
         except SettingsError as error:
             self._source.say(given.path, "; ".join(error.problems))
             return None
+        return made
+
+    def _args(self, entry: Entry[Any], given: ChosenPlugin) -> Any:
+        return typed(entry.args, self._without_header(given), given.path, self._source)
 
     def _without_header(self, given: ChosenPlugin) -> dict[str, Any]:
         """The arguments without apiVersion and kind, which must be right where they stand."""

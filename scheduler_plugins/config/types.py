@@ -60,8 +60,8 @@ class Plugins(Part, frozen=True):
 
     def by_point(self) -> Iterator[tuple[str, PluginSet]]:
         """(Name of the point as in the file, its plugins), `multiPoint` first."""
-        for one in msgspec.structs.fields(Plugins):
-            yield one.encode_name, getattr(self, one.name)
+        for name, field in zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True):
+            yield name, getattr(self, field)
 
 
 POINTS: Final = tuple(name for name, _ in Plugins().by_point() if name != MULTI_POINT)

@@ -84,7 +84,7 @@ def told(data: dict[str, Any]) -> list[str]:
 
 
 @given(_FILE)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_content_is_accepted_or_refused_in_sentences(data: dict[str, Any]) -> None:
     found = told(data)
     assert [problem for problem in found if not problem.startswith("file x: ") or "\n" in problem] == []
@@ -104,7 +104,7 @@ _PATHS = [path for path in _leaves(_STOCK) if path[-1] not in {"apiVersion", "ki
 
 
 @given(st.lists(st.sampled_from(_PATHS), min_size=1, max_size=3, unique=True))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_each_of_several_wrong_values_is_named(paths: list[tuple[str | int, ...]]) -> None:
     data = yaml.safe_load(STOCK)
     for path in paths:
@@ -114,9 +114,11 @@ def test_each_of_several_wrong_values_is_named(paths: list[tuple[str | int, ...]
         holder[path[-1]] = {"wrong": ["value"]}
     found = "\n".join(told(data))
     for path in paths:
-        holds = _STOCK["profiles"][0]["pluginConfig"][path[3]]["name"] if path[2:3] == ("pluginConfig",) else "NodeName"
-        # Nobody knows the arguments of a plugin that is not there.
-        assert PLUGINS.entry(holds) is None or Source("file x").place(path) in found, path
+        if path[2:3] == ("pluginConfig",):
+            name = _STOCK["profiles"][0]["pluginConfig"][path[3]]["name"]
+            if PLUGINS.entry(name) is None or (*path[:4], "name") in paths:
+                continue  # Nobody knows the arguments of a plugin that is not there, or not named.
+        assert Source("file x").place(path) in found, path
 
 
 @given(st.text(alphabet="ab:-{}[]&*!|>#'\" \n\t,?%@`0", max_size=60))
