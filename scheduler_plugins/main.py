@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from scheduler_plugins.config.load import load
 from scheduler_plugins.framework.comparer import OnSignal
 from scheduler_plugins.host import DEBUG_ROUTE, SchedulerHost
@@ -9,6 +11,7 @@ from scheduler_plugins.plugins import default_registry
 from scheduler_plugins.settings import SchedulerSettings
 from slacktide.cluster import connect
 from slacktide.observe import Daemon, get_logger, run_daemon
+from slacktide.settings import ClusterSettings
 
 _log = get_logger("scheduler")
 
@@ -25,7 +28,7 @@ def _body(daemon: Daemon[SchedulerSettings]) -> int:
     config = load(daemon.settings, plugins)
     for note in config.notes:
         _log.warning("configuration", note=note)
-    client = connect(daemon.settings.cluster, user_agent="slacktide-scheduler")
+    client = connect(_cluster(daemon.settings.cluster, config.kubeconfig), user_agent="slacktide-scheduler")
     host = SchedulerHost(daemon.settings, config, client, plugins, daemon.registry, daemon.health, daemon.stop.event)
     daemon.routes[DEBUG_ROUTE] = host.records.body
     host.start()
@@ -36,3 +39,10 @@ def _body(daemon: Daemon[SchedulerSettings]) -> int:
         host.shut_down()
         client.close()
     return 0
+
+
+def _cluster(settings: ClusterSettings, kubeconfig: str) -> ClusterSettings:
+    """Where the API server is; what the configuration file says counts where the settings say nothing."""
+    if settings.server or settings.kubeconfig:
+        return settings
+    return msgspec.structs.replace(settings, kubeconfig=kubeconfig)
