@@ -11,6 +11,7 @@ Registered three times: ActualLoad does both, ActualLoadScore and ActualLoadFilt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -34,13 +35,14 @@ from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.framework.score_reasons import MOST_REASONS, ScoreReasons
 from scheduler_plugins.framework.snapshot import Column, Floats, Indices, Snapshot
-from scheduler_plugins.framework.state import CycleState
+from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, Code, Reason
 from scheduler_plugins.framework.verdicts import Verdicts
 from scheduler_plugins.plugins.hints import assigned, node_of, pod_of
 from scheduler_plugins.plugins.load_estimate import STOCKS, EstimatePercent, Stock
 from scheduler_plugins.plugins.node_forecast import forecast_of
 from scheduler_plugins.plugins.node_load import Moment, NodeLoad, amount_of, why_unknown
+from scheduler_plugins.plugins.rows import index_of
 from slacktide.errors import SettingsError
 from slacktide.forecast import trust
 from slacktide.tier import Tier
@@ -91,12 +93,18 @@ class _Limit(msgspec.Struct, frozen=True):
     percent: float
 
     @property
+    def most(self) -> float:
+        """Share of allocatable from which the whole percentage, halves up, is above the threshold."""
+        return (math.floor(self.percent) + 0.5) / 100.0
+
+    @property
     def what(self) -> str:
         when = "" if self.moment == "now" else " at the expected peak"
         return f"node(s) too busy{when}: {self.stock}"
 
 
 _UNKNOWN_KIND: Final = 0
+_UNKNOWN: Final = StateKey[Indices]("ActualLoad/unknown")
 _ROUNDING: Final = 1e-9
 
 
@@ -108,7 +116,6 @@ class ActualLoadFilter(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
     def __init__(self, args: ActualLoadArgs, handle: Handle) -> None:
         self._wall = handle.wall_seconds
         self._refuse_unknown = args.refuse_unknown
-        self._load = NodeLoad(args.estimate_percent, args.new_pod_seconds, handle)
         given: tuple[tuple[Moment, Thresholds], ...] = (("now", args.thresholds), ("peak", args.peak_thresholds))
         self._limits = tuple(
             _Limit(moment, stock, percent)
@@ -116,16 +123,18 @@ class ActualLoadFilter(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
             for stock, percent in zip(STOCKS, (thresholds.cpu, thresholds.memory), strict=True)
             if percent is not None
         )
+        what = [(limit.moment, limit.stock) for limit in self._limits]
+        self._measure = NodeLoad(what, args.estimate_percent, args.new_pod_seconds, handle)
 
     def columns(self) -> Sequence[Column]:
         """Measures and estimates."""
-        return self._load.columns()
+        return self._measure.columns()
 
     def _refuses_unknown(self, pod: PodInfo) -> bool:
         return self._refuse_unknown == "all" or (self._refuse_unknown == "be" and pod.tier is Tier.BE)
 
     def _adds(self, pod: PodInfo, stock: Stock) -> int:
-        return 0 if pod.tier is Tier.BE else self._load.estimate(pod, stock)
+        return 0 if pod.tier is Tier.BE else self._measure.estimate(pod, stock)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:  # noqa: ARG002  # part of the extension point
         """Skip for pods of a DaemonSet, which belong on every node, and where nothing is a threshold."""
@@ -135,45 +144,46 @@ class ActualLoadFilter(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
 
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Refuses hot spots, and nodes whose load is not known where that is wanted."""
-        now = self._wall()
-        fresh = self._load.trust(snapshot, rows, now) > 0
+        now, at = self._wall(), index_of(snapshot, rows)
+        fresh = self._measure.trust(snapshot, at, now) > 0
+        used = [self._used(pod, snapshot, at, limit) for limit in self._limits]
+        most: list[Floats] = [snapshot.allocatable(limit.stock)[at] * np.float64(limit.most) for limit in self._limits]
         kinds = np.zeros(len(rows), dtype=np.int8)
-        percents = []
-        miss = np.zeros(len(rows))
-        for bit, limit in enumerate(self._limits):
-            percent = self._percent(pod, snapshot, rows, limit)
-            percents.append(percent)
-            hot = fresh & (percent > limit.percent)
-            kinds |= hot.astype(np.int8) << bit
-            miss += np.where(hot, percent - limit.percent, 0.0)
-        refused = kinds > 0
-        codes = np.full(len(rows), Code.UNSCHEDULABLE, dtype=np.int8)
+        for bit, (now_used, bound) in enumerate(zip(used, most, strict=True)):
+            kinds |= (now_used >= bound).astype(np.int8) << bit
+        kinds *= fresh
+        refused = kinds > _UNKNOWN_KIND
+        unknown = ~fresh
         if self._refuses_unknown(pod):
-            unknown = ~self._load.known(snapshot, rows, now, [(limit.moment, limit.stock) for limit in self._limits])
+            for now_used in used:
+                unknown |= np.isnan(now_used)
             refused |= unknown
-            codes[unknown] = Code.UNRESOLVABLE
+        if not refused.any():
+            return Verdicts.where(refused, Code.UNSCHEDULABLE, lambda _: ())
         return Verdicts.where(
             refused,
-            codes,
-            lambda i: self._explain(snapshot.nodes[rows[i]], now, int(kinds[i]), [float(p[i]) for p in percents]),
+            np.where(unknown, np.int8(Code.UNRESOLVABLE), np.int8(Code.UNSCHEDULABLE)),
+            lambda i: self._explain(snapshot.nodes[rows[i]], now, int(kinds[i]), [float(one[i]) for one in used]),
             kinds=kinds,
-            miss=np.where(kinds > _UNKNOWN_KIND, miss, np.inf),
+            miss=_miss(kinds, used, most),
         )
 
-    def _percent(self, pod: PodInfo, snapshot: Snapshot, rows: Indices, limit: _Limit) -> Floats:
-        """Use with this pod in whole percent of allocatable, halves up, as people read it."""
-        used = self._load.used(snapshot, rows, limit.moment, limit.stock) + self._adds(pod, limit.stock)
-        percent: Floats = np.floor(100.0 * used / np.maximum(snapshot.allocatable(limit.stock)[rows], 1) + 0.5)
-        return percent
+    def _used(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, limit: _Limit) -> Floats:
+        """Use with this pod."""
+        used = self._measure.used(snapshot, rows, limit.moment, limit.stock)
+        adds = self._adds(pod, limit.stock)
+        return used + adds if adds else used
 
-    def _explain(self, node: NodeInfo, now: float, kind: int, percents: Sequence[float]) -> tuple[Reason, ...]:
+    def _explain(self, node: NodeInfo, now: float, kind: int, used: Sequence[float]) -> tuple[Reason, ...]:
         if kind == _UNKNOWN_KIND:
             return (Reason("node(s) whose load is not known", why_unknown(node, now)),)
-        return tuple(
-            Reason(limit.what, f"{percent:.0f} % of allocatable, at most {limit.percent:g} %", percent - limit.percent)
-            for bit, (limit, percent) in enumerate(zip(self._limits, percents, strict=True))
-            if kind >> bit & 1
-        )
+        hot = [(limit, use) for bit, (limit, use) in enumerate(zip(self._limits, used, strict=True)) if kind >> bit & 1]
+        reasons = []
+        for limit, use in hot:
+            percent = np.floor(100.0 * use / max(node.allocatable.get(limit.stock, 0), 1) + 0.5)
+            detail = f"{percent:.0f} % of allocatable, at most {limit.percent:g} %"
+            reasons.append(Reason(limit.what, detail, float(percent) - limit.percent))
+        return tuple(reasons)
 
     def events_to_register(self) -> Sequence[Registration]:
         """A node with a lower load, a new one, or a pod that left before it showed in the load."""
@@ -196,8 +206,7 @@ class ActualLoadFilter(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
             used = amount_of(forecast, limit.moment, limit.stock)
             if used is None:
                 continue
-            most = limit.percent + 0.5
-            if 100.0 * (used + self._adds(pod, limit.stock)) >= most * max(allocatable.get(limit.stock, 0), 1):
+            if used + self._adds(pod, limit.stock) >= limit.most * allocatable.get(limit.stock, 0):
                 return Hint.SKIP
         return Hint.QUEUE
 
@@ -217,7 +226,8 @@ class ActualLoadScore(ScorePlugin, ScoreReasons):
         if len(set(names)) < len(names):
             raise SettingsError([f"arguments of plugin {self.name}: resources names one twice: {', '.join(names)}"])
         self._wall = handle.wall_seconds
-        self._load = NodeLoad(args.estimate_percent, args.new_pod_seconds, handle)
+        what: list[tuple[Moment, Stock]] = [("now", name) for name in names]
+        self._load = NodeLoad(what, args.estimate_percent, args.new_pod_seconds, handle)
         self._by_load = args.load_weight
         self._resources = args.resources
         self._total = sum(resource.weight for resource in args.resources)
@@ -227,30 +237,33 @@ class ActualLoadScore(ScorePlugin, ScoreReasons):
         """Measures and estimates."""
         return self._load.columns()
 
-    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
+    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:
         """0..100 after the placement; 0 where the load is not known."""
-        total = np.zeros(len(rows))
+        total, at = np.zeros(len(rows)), index_of(snapshot, rows)
         for resource in self._resources:
             one = np.zeros(len(rows))
             if self._by_load > 0:
-                one += self._by_load * self._free_by_load(pod, snapshot, rows, resource.name)
+                one += self._by_load * self._free_by_load(pod, snapshot, at, resource.name)
             if self._by_load < 1:
-                one += (1.0 - self._by_load) * self._free_by_requests(pod, snapshot, rows, resource.name)
+                one += (1.0 - self._by_load) * self._free_by_requests(pod, snapshot, at, resource.name)
             total += resource.weight * one
         if self._by_load > 0:
-            trusted = self._load.trust(snapshot, rows, self._wall())
-            total = np.where(np.isnan(total), 0.0, total * trusted)
+            trusted = self._load.trust(snapshot, at, self._wall())
+            total *= trusted
+            unknown = np.isnan(total) | (trusted <= 0)
+            total[unknown] = 0.0
+            state.write(_UNKNOWN, rows[unknown])
         # Shares such as 0.7 and 0.3 must not make 89.999 of 90.
         scores: NDArray[Any] = np.floor(total / self._total + _ROUNDING)
         return scores
 
-    def _free_by_load(self, pod: PodInfo, snapshot: Snapshot, rows: Indices, stock: Stock) -> Floats:
+    def _free_by_load(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, stock: Stock) -> Floats:
         used = self._load.used(snapshot, rows, "now", stock) + self._load.estimate(pod, stock)
         if pod.tier is Tier.BE:
             used = used + snapshot.requested(self._batch[stock])[rows]
         return _free(snapshot.allocatable(stock)[rows], used)
 
-    def _free_by_requests(self, pod: PodInfo, snapshot: Snapshot, rows: Indices, stock: Stock) -> Floats:
+    def _free_by_requests(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, stock: Stock) -> Floats:
         """As the stock score LeastAllocated: a container that asks for nothing counts 100m and 200 MiB."""
         if pod.tier is Tier.BE:
             name = self._batch[stock]
@@ -265,8 +278,7 @@ class ActualLoadScore(ScorePlugin, ScoreReasons):
         if self._by_load <= 0:
             return {}
         now = self._wall()
-        known = self._load.known(snapshot, rows, now, [("now", resource.name) for resource in self._resources])
-        unknown = (snapshot.nodes[row] for row in rows[~known][:MOST_REASONS])
+        unknown = (snapshot.nodes[row] for row in state.read(_UNKNOWN)[:MOST_REASONS])
         return {node.name: f"load is not known: {why_unknown(node, now)}" for node in unknown}
 
 
@@ -278,6 +290,18 @@ class ActualLoad(ActualLoadFilter, ActualLoadScore):
     def __init__(self, args: ActualLoadArgs, handle: Handle) -> None:
         ActualLoadFilter.__init__(self, args, handle)
         ActualLoadScore.__init__(self, args, handle)
+
+    def columns(self) -> Sequence[Column]:
+        """Those of both."""
+        return (*ActualLoadFilter.columns(self), *ActualLoadScore.columns(self))
+
+
+def _miss(kinds: NDArray[np.int8], used: Sequence[Floats], most: Sequence[Floats]) -> Floats:
+    """How far above the thresholds each hot spot is, as shares of them summed; no measure for what is not known."""
+    over = np.zeros(len(kinds))
+    for use, bound in zip(used, most, strict=True):
+        over += np.fmax(use / np.maximum(bound, 1.0) - 1.0, 0.0)
+    return np.where(kinds > _UNKNOWN_KIND, over, np.inf)
 
 
 def _free(allocatable: NDArray[np.int64], used: NDArray[Any]) -> Floats:

@@ -29,16 +29,17 @@ from scheduler_plugins.framework.interfaces import (
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
-from scheduler_plugins.framework.snapshot import Bools, Column, Indices, Snapshot
+from scheduler_plugins.framework.snapshot import Bools, Column, Floats, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable
 from scheduler_plugins.framework.verdicts import Verdicts
 from scheduler_plugins.plugins.amounts import in_words
-from scheduler_plugins.plugins.batch_room import batch_resources
+from scheduler_plugins.plugins.batch_room import batch_resources, scaled
 from scheduler_plugins.plugins.batch_score import BatchForecastArgs, BatchScore
 from scheduler_plugins.plugins.expected_life import expected_life
 from scheduler_plugins.plugins.hints import assigned, node_of, pod_of
 from scheduler_plugins.plugins.node_forecast import AGE_COLUMNS, MISSING, forecast_of, latest_of, reader, trust
+from scheduler_plugins.plugins.rows import index_of
 from slacktide import forecast as wire
 from slacktide.names import EXPECTED_LIFE_ANNOTATION, FORECAST_ANNOTATION
 from slacktide.tier import Tier
@@ -86,9 +87,9 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
         """Age, openness, horizon, reclaimable amounts and capacity, and what Score needs."""
         return (
             *AGE_COLUMNS,
-            Column(_READABLE, "int8", _readable),
-            Column(_OPEN, "bool", reader(_is_open)),
-            Column(_HORIZON, "float64", reader(_horizon)),
+            Column(_READABLE, "int8", _readable, of_object=True),
+            Column(_OPEN, "bool", reader(_is_open), of_object=True),
+            Column(_HORIZON, "float64", reader(_horizon), of_object=True),
             *(column for resource in self._resources for column in resource.columns()),
             *self._score.columns(),
         )
@@ -108,30 +109,25 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
 
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Refuses nodes without a usable forecast or without room."""
-        now, life = self._now(), self._life(pod)
-        trusted = trust(snapshot, rows, now)
-        share = np.where(snapshot.column(_OPEN)[rows], trusted, 0.0)
-        unusable: Bools = share <= 0
+        now, life, at = self._now(), self._life(pod), index_of(snapshot, rows)
+        trusted = trust(snapshot, at, now)
+        share = _usable_share(snapshot, at, trusted)
+        unusable: Bools = share <= 0 if share is not None else np.zeros(len(rows), dtype=np.bool_)
         if life is not None:
-            unusable |= snapshot.column(_HORIZON)[rows] < life
+            unusable |= snapshot.column(_HORIZON)[at] < life
+        rooms = tuple(scaled(resource.left(snapshot, at), share) for resource in self._resources)
         lacking = np.zeros(len(rows), dtype=np.int8)
-        never = np.zeros(len(rows), dtype=np.int8)
-        hopeless = unusable.copy()
-        rooms = []
-        for bit, resource in enumerate(self._resources):
+        for bit, (resource, room) in enumerate(zip(self._resources, rooms, strict=True)):
             need = resource.need(pod)
-            room = resource.room(snapshot, rows, share)
-            rooms.append(room)
             if need:
                 lacking |= (need > room).astype(np.int8) << bit
-                hopeless |= need > resource.most(snapshot, rows, share)
-                never |= (need > resource.capacity_of(snapshot, rows)).astype(np.int8) << bit
         refused = unusable | (lacking > 0)
         if not refused.any():
             return Verdicts.where(refused, Code.UNSCHEDULABLE, lambda _: ())
-        kinds = self._kinds(snapshot, rows, trusted, now, never, lacking)
-        judged = _Judged(now, life, kinds, tuple(rooms))
-        codes = np.where(hopeless, np.int8(Code.UNRESOLVABLE), np.int8(Code.UNSCHEDULABLE))
+        hopeless, never = self._hopeless(pod, snapshot, at, share)
+        kinds = self._kinds(snapshot, at, trusted, now, never, lacking)
+        judged = _Judged(now, life, kinds, rooms)
+        codes = np.where(hopeless | unusable, np.int8(Code.UNRESOLVABLE), np.int8(Code.UNSCHEDULABLE))
         return Verdicts.where(
             refused,
             codes,
@@ -140,32 +136,39 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
             miss=self._miss(pod, judged),
         )
 
+    def _hopeless(
+        self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, share: Floats | None
+    ) -> tuple[Bools, NDArray[np.int8]]:
+        """(nodes that would not have room if nothing were sold there, resources that the whole node lacks)."""
+        never = np.zeros(len(snapshot.column(_OPEN)[rows]), dtype=np.int8)
+        hopeless = never > 0
+        for bit, resource in enumerate(self._resources):
+            need = resource.need(pod)
+            if need:
+                hopeless |= need > scaled(resource.reclaimable(snapshot, rows), share)
+                never |= (need > resource.capacity_of(snapshot, rows)).astype(np.int8) << bit
+        return hopeless, never
+
     @staticmethod
     def _kinds(
         snapshot: Snapshot,
-        rows: Indices,
-        trusted: NDArray[np.float64],
+        rows: Indices | slice,
+        trusted: Floats,
         now: float,
         never: NDArray[np.int8],
         lacking: NDArray[np.int8],
     ) -> NDArray[np.int8]:
         """The first thing that is wrong with each node, in the order in which people should hear of it."""
-        readable, is_open = snapshot.column(_READABLE)[rows], snapshot.column(_OPEN)[rows]
-        ahead = snapshot.column(AGE_COLUMNS[0].name)[rows] > now
-        found = np.select(
-            [
-                never > 0,
-                readable == _NO_FORECAST,
-                readable == _UNREADABLE,
-                (trusted <= 0) & ahead,
-                trusted <= 0,
-                ~is_open,
-                lacking > 0,
-            ],
-            [_NEVER + never, _NO_FORECAST, _UNREADABLE, _FUTURE, _EXPIRED, _CLOSED, _LACKING + lacking],
-            _TOO_SHORT,
-        )
-        return found.astype(np.int8)
+        kinds = np.where(lacking > 0, np.int8(_LACKING) + lacking, np.int8(_TOO_SHORT)).astype(np.int8)
+        np.copyto(kinds, _CLOSED, where=~snapshot.column(_OPEN)[rows])
+        expired = trusted <= 0
+        if expired.any():
+            readable = snapshot.column(_READABLE)[rows]
+            np.copyto(kinds, _EXPIRED, where=expired)
+            np.copyto(kinds, _FUTURE, where=expired & (snapshot.column(AGE_COLUMNS[0].name)[rows] > now))
+            np.copyto(kinds, readable, where=readable > 0)
+        np.copyto(kinds, _NEVER + never, where=never > 0)
+        return kinds
 
     def _miss(self, pod: PodInfo, judged: _Judged) -> NDArray[np.float64]:
         """What lacks, as a share of what is asked, where that is why; elsewhere there is no such measure."""
@@ -173,7 +176,7 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
         for resource, room in zip(self._resources, judged.rooms, strict=True):
             need = resource.need(pod)
             if need:
-                lacks += np.maximum(0, need - room) / need
+                lacks += np.clip((need - room) / need, 0.0, 1.0)
         return np.where((judged.kinds & _LACKING) > 0, lacks, np.inf)
 
     def _explain(self, pod: PodInfo, node: NodeInfo, judged: _Judged, i: int) -> tuple[Reason, ...]:
@@ -209,7 +212,7 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
     def _lacking(self, pod: PodInfo, judged: _Judged, i: int) -> tuple[Reason, ...]:
         reasons = []
         for resource, rooms in zip(self._resources, judged.rooms, strict=True):
-            need, room = resource.need(pod), int(rooms[i])
+            need, room = resource.need(pod), max(0, int(rooms[i]))
             if need > room:
                 detail = f"needs {self._words(resource.name, need)}, room {self._words(resource.name, room)}"
                 reasons.append(Reason(f"no forecast room for {resource.name}", detail, float(need - room)))
@@ -275,6 +278,15 @@ def _is_open(forecast: wire.Forecast) -> bool:
 
 def _horizon(forecast: wire.Forecast) -> float | None:
     return forecast.horizon_seconds
+
+
+def _usable_share(snapshot: Snapshot, rows: Indices | slice, trusted: Floats) -> Floats | None:
+    """Share of the room that may be sold, 0 where the node is closed; None where that is all of it on every node."""
+    is_open = snapshot.column(_OPEN)[rows]
+    if is_open.all():
+        return None if (trusted == 1.0).all() else trusted
+    share: Floats = np.where(is_open, trusted, 0.0)
+    return share
 
 
 def _readable(info: NodeInfo) -> int:

@@ -34,8 +34,8 @@ class BatchResource:
     def columns(self) -> Sequence[Column]:
         """What the methods below need of the snapshot."""
         return (
-            Column(self._reclaimable, "int64", self._reclaimable_of),
-            Column(self._capacity, "int64", lambda info: info.capacity.get(self.stock, 0)),
+            Column(self._reclaimable, "int64", self._reclaimable_of, of_object=True),
+            Column(self._capacity, "int64", lambda info: info.capacity.get(self.stock, 0), of_object=True),
         )
 
     def _reclaimable_of(self, info: NodeInfo) -> int:
@@ -48,23 +48,29 @@ class BatchResource:
         """What `pod` asks for, in millicores or bytes."""
         return pod.batch_cpu_millis if self.stock == "cpu" else pod.batch_memory_bytes
 
-    def capacity_of(self, snapshot: Snapshot, rows: Indices) -> Ints:
+    def capacity_of(self, snapshot: Snapshot, rows: Indices | slice) -> Ints:
         """All that each node has of the stock resource."""
         capacity: Ints = snapshot.column(self._capacity)[rows]
         return capacity
 
-    def room(self, snapshot: Snapshot, rows: Indices, share: Floats) -> Ints:
-        """`slacktide.forecast.room` beside what is sold, assumed pods included; `share` is the trust in each node."""
-        left = snapshot.column(self._reclaimable)[rows] - snapshot.requested(self.name)[rows]
-        return _scaled(left, share)
+    def reclaimable(self, snapshot: Snapshot, rows: Indices | slice) -> Ints:
+        """What may be sold in all while the forecast is fresh."""
+        reclaimable: Ints = snapshot.column(self._reclaimable)[rows]
+        return reclaimable
 
-    def most(self, snapshot: Snapshot, rows: Indices, share: Floats) -> Ints:
-        """The room if nothing were sold."""
-        return _scaled(snapshot.column(self._reclaimable)[rows], share)
+    def left(self, snapshot: Snapshot, rows: Indices | slice) -> Ints:
+        """The same beside what is sold, assumed pods included; below 0 where more is sold than there is."""
+        return self.reclaimable(snapshot, rows) - snapshot.requested(self.name)[rows]
 
 
-def _scaled(left: Ints, share: Floats) -> Ints:
-    room: Ints = np.maximum(0, left * share).astype(np.int64)
+def scaled(amounts: Ints, share: Floats | None) -> Ints:
+    """`amounts` as far as the forecast is trusted; no share is full trust. As `slacktide.forecast.room`, never below 0.
+
+    While it is fresh an amount below 0 is left as it is: it is no room either.
+    """
+    if share is None:
+        return amounts
+    room: Ints = np.maximum(0, amounts * share).astype(np.int64)
     return room
 
 

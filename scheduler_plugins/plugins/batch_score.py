@@ -27,9 +27,10 @@ from scheduler_plugins.framework.interfaces import MAX_SCORE, Handle
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.snapshot import Column, Floats, Indices, Snapshot
-from scheduler_plugins.plugins.batch_room import BatchResource
+from scheduler_plugins.plugins.batch_room import BatchResource, scaled
 from scheduler_plugins.plugins.bound_at import bound_at
 from scheduler_plugins.plugins.node_forecast import reader, share_of, trust
+from scheduler_plugins.plugins.rows import index_of
 from slacktide.errors import SettingsError
 from slacktide.forecast import Forecast
 from slacktide.tier import Tier
@@ -80,38 +81,48 @@ class BatchScore:
     def columns(self) -> Sequence[Column]:
         """Expected rise, busy share of the CPU, and binds of late."""
         return (
-            Column(_RISE, "float64", reader(_rise, math.nan)),
-            Column(_BUSY, "float64", reader(_busy, math.nan)),
+            Column(_RISE, "float64", reader(_rise, math.nan), of_object=True),
+            Column(_BUSY, "float64", reader(_busy, math.nan), of_object=True),
             Column(self._heat_column, "float64", self._heat),
         )
 
     def of(self, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Floats:
         """0..100 for each of `rows`."""
-        args, now = self._args, self._now()
-        share = trust(snapshot, rows, now)
-        score = self._headroom(pod, snapshot, rows, share) * args.headroom_weight
+        args, now, at = self._args, self._now(), index_of(snapshot, rows)
+        share = trust(snapshot, at, now)
+        rest = np.zeros(len(rows))
         if args.steady_weight:
-            score += share * _good(snapshot.column(_RISE)[rows]) * args.steady_weight
+            rest += _good(snapshot.column(_RISE)[at]) * args.steady_weight
         if args.calm_weight:
-            score += share * _good(self._full(pod, snapshot, rows)) * args.calm_weight
+            rest += _good(self._full(pod, snapshot, at)) * args.calm_weight
         if args.cold_weight:
-            binds = np.exp(snapshot.column(self._heat_column)[rows] - now / args.recent_seconds)
-            score += share * _good(binds / args.recent_binds) * args.cold_weight
-        of_hundred: Floats = score * (MAX_SCORE / self._total)
-        return np.minimum(of_hundred, MAX_SCORE)
+            rest += _good(self._binds(snapshot, at, now) / args.recent_binds) * args.cold_weight
+        score = self._headroom(pod, snapshot, at, share) * args.headroom_weight + share * rest
+        of_hundred: Floats = np.minimum(score * (MAX_SCORE / self._total), MAX_SCORE)
+        return of_hundred
 
-    def _headroom(self, pod: PodInfo, snapshot: Snapshot, rows: Indices, share: Floats) -> Floats:
-        worst = np.ones(len(rows), dtype=np.float64)
+    def _headroom(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, share: Floats) -> Floats:
+        trusted = None if (share == 1.0).all() else share
+        worst = np.ones(len(share))
         for resource in self._resources:
-            left = resource.room(snapshot, rows, share) - resource.need(pod)
+            left = scaled(resource.left(snapshot, rows), trusted) - resource.need(pod)
             worst = np.minimum(worst, left / np.maximum(resource.capacity_of(snapshot, rows), 1))
         return np.maximum(worst, 0.0)
 
-    def _full(self, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Floats:
+    def _full(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice) -> Floats:
         cpu = self._resources[0]
         sold = snapshot.requested(cpu.name)[rows] + cpu.need(pod)
         full: Floats = snapshot.column(_BUSY)[rows] + sold / np.maximum(cpu.capacity_of(snapshot, rows), 1)
         return full
+
+    def _binds(self, snapshot: Snapshot, rows: Indices | slice, now: float) -> Floats:
+        """Binds of late, each as far as it has not faded."""
+        logarithm = snapshot.column(self._heat_column)[rows] - now / self._args.recent_seconds
+        warm = logarithm > -_COLD_FADES
+        binds = np.zeros(len(warm))
+        if warm.any():
+            binds[warm] = np.exp(logarithm[warm])
+        return binds
 
     def _heat(self, info: NodeInfo) -> float:
         """Logarithm of the sum of exp(bound / recent_seconds): less now/recent_seconds it is the binds as of now.

@@ -101,10 +101,10 @@ class GpuWear(PreScorePlugin, ScorePlugin, ScoreReasons):
     def columns(self) -> Sequence[Column]:
         """State and age of the annotation, and the score that its numbers come to."""
         return (
-            Column(f"{self._prefix}/state", "int8", self._reader(lambda read: read.state)),
-            Column(f"{self._prefix}/at", "float64", self._reader(lambda read: read.at)),
-            Column(f"{self._prefix}/ttl", "float64", self._reader(lambda read: read.ttl_seconds)),
-            Column(f"{self._prefix}/value", "float64", self._reader(lambda read: read.value)),
+            Column(f"{self._prefix}/state", "int8", self._reader(lambda read: read.state), of_object=True),
+            Column(f"{self._prefix}/at", "float64", self._reader(lambda read: read.at), of_object=True),
+            Column(f"{self._prefix}/ttl", "float64", self._reader(lambda read: read.ttl_seconds), of_object=True),
+            Column(f"{self._prefix}/value", "float64", self._reader(lambda read: read.value), of_object=True),
         )
 
     def _reader(self, take: Callable[[_Read], float]) -> Callable[[NodeInfo], float]:

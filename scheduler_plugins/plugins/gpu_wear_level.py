@@ -55,7 +55,7 @@ class GpuWearLevel(PreScorePlugin, ScorePlugin, ScoreReasons):
 
     def columns(self) -> Sequence[Column]:
         """The level as a fraction, or what kept it from being read."""
-        return (Column(self._column, "float64", self._level),)
+        return (Column(self._column, "float64", self._level, of_object=True),)
 
     def _text(self, info: NodeInfo) -> str | None:
         return info.node.metadata.annotations.get(self._args.annotation) if info.node is not None else None

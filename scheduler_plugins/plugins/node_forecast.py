@@ -97,18 +97,18 @@ def share_of(now: int | None, capacity: int | None) -> float | None:
 
 
 AGE_COLUMNS: Final = (
-    Column(_AT, "float64", reader(lambda forecast: forecast.at)),
-    Column(_TTL, "float64", reader(lambda forecast: forecast.ttl_seconds)),
+    Column(_AT, "float64", reader(lambda forecast: forecast.at), of_object=True),
+    Column(_TTL, "float64", reader(lambda forecast: forecast.ttl_seconds), of_object=True),
 )
 """What `trust` needs."""
 
 
-def trust(snapshot: Snapshot, rows: Indices, now: float) -> Floats:
+def trust(snapshot: Snapshot, rows: Indices | slice, now: float) -> Floats:
     """`slacktide.forecast.trust` of all rows at once, 0 without a forecast that can be read."""
     ttl = snapshot.column(_TTL)[rows]
     age = now - snapshot.column(_AT)[rows]
     if ((age <= ttl) & (age >= -wire.MAX_CLOCK_SKEW_SECONDS)).all():
-        return np.ones(len(rows))
+        return np.ones(len(age))
     known = ttl > 0
     over = age / np.where(known, ttl, 1.0) - 1.0
     share = np.where(over <= 0, 1.0, np.maximum(0.0, 1.0 - over / (wire.AGEING_TTLS - 1.0)))

@@ -7,23 +7,20 @@ use that the predictor was asked for. Best-effort pods are not in it: they use w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
-
-import numpy as np
 
 from scheduler_plugins.framework.interfaces import Handle
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
-from scheduler_plugins.framework.snapshot import Bools, Column, Floats, Indices, Snapshot
+from scheduler_plugins.framework.snapshot import Column, Floats, Indices, Snapshot
 from scheduler_plugins.plugins.bound_at import bound_at
-from scheduler_plugins.plugins.load_estimate import STOCKS, EstimatePercent, Stock, estimate
+from scheduler_plugins.plugins.load_estimate import EstimatePercent, Stock, estimate
 from scheduler_plugins.plugins.node_forecast import AGE_COLUMNS, latest_of, reader, trust
 from slacktide.forecast import Amount, Forecast
 from slacktide.tier import Tier
 
 Moment = Literal["now", "peak"]
-MOMENTS: Final[tuple[Moment, Moment]] = ("now", "peak")
 
 _FADING: Final = "NodeLoad/fading"
 
@@ -35,75 +32,65 @@ def amount_of(forecast: Forecast, moment: Moment, stock: Stock) -> int | None:
     return None if value is None or value < 0 else min(value, LARGEST)
 
 
-def _reads(moment: Moment, stock: Stock) -> Callable[[Forecast], int | None]:
-    return lambda forecast: amount_of(forecast, moment, stock)
-
-
 def _fading(forecast: Forecast) -> float:
     """A node whose agent is silent has an old measure in a new forecast."""
     fading = forecast.terms.fading
     return 1.0 if fading is None else max(0.0, min(1.0, fading))
 
 
-_MEASURED: Final = tuple(
-    Column(f"NodeLoad/{moment}/{stock}", "float64", reader(_reads(moment, stock), math.nan))
-    for moment in MOMENTS
-    for stock in STOCKS
-)
-_FADING_COLUMN: Final = Column(_FADING, "float64", reader(_fading))
+_FADING_COLUMN: Final = Column(_FADING, "float64", reader(_fading), of_object=True)
 
 
 class NodeLoad:
-    """`new_pod_seconds`: a pod bound this long before the measure or later counts by its estimate."""
+    """The load at the moments and of the resources `what`.
 
-    def __init__(self, percent: EstimatePercent, new_pod_seconds: float, handle: Handle) -> None:
+    `new_pod_seconds`: a pod bound this long before the measure or later counts by its estimate.
+    """
+
+    def __init__(
+        self, what: Iterable[tuple[Moment, Stock]], percent: EstimatePercent, new_pod_seconds: float, handle: Handle
+    ) -> None:
+        self._what = tuple(what)
         self._percent = {"cpu": percent.cpu, "memory": percent.memory}
         self._new_pod_seconds = new_pod_seconds
         self._now = handle.wall_seconds
 
     def columns(self) -> Sequence[Column]:
         """What the methods below need of the snapshot."""
-        young = (Column(self._young_column(stock), "int64", self._young_reader(stock)) for stock in STOCKS)
-        return (*AGE_COLUMNS, _FADING_COLUMN, *_MEASURED, *young)
+        used = (Column(self._column(*one), "float64", self._reader(*one)) for one in self._what)
+        return (*AGE_COLUMNS, _FADING_COLUMN, *used)
 
-    def _young_column(self, stock: Stock) -> str:
-        return f"NodeLoad/young/{stock}/{self._percent[stock]}/{self._new_pod_seconds}"
+    def _column(self, moment: Moment, stock: Stock) -> str:
+        return f"NodeLoad/{moment}/{stock}/{self._percent[stock]}/{self._new_pod_seconds}"
 
-    def _young_reader(self, stock: Stock) -> Callable[[NodeInfo], int]:
-        def young(info: NodeInfo) -> int:
+    def _reader(self, moment: Moment, stock: Stock) -> Callable[[NodeInfo], float]:
+        def used(info: NodeInfo) -> float:
             forecast = latest_of(info)
-            if isinstance(forecast, str):
-                return 0
+            measured = None if isinstance(forecast, str) else amount_of(forecast, moment, stock)
+            if measured is None or isinstance(forecast, str):
+                return math.nan
             since = forecast.at - self._new_pod_seconds
-            estimates = [
+            young = [
                 self.estimate(pod, stock)
                 for pod in info.pods.values()
                 if pod.tier is not Tier.BE and bound_at(pod, self._now) > since
             ]
-            return min(sum(estimates), LARGEST)
+            return float(measured + sum(young))
 
-        return young
+        return used
 
     def estimate(self, pod: PodInfo, stock: Stock) -> int:
         """What `pod` is going to use, in millicores or bytes."""
         return estimate(pod, stock, self._percent[stock])
 
-    def trust(self, snapshot: Snapshot, rows: Indices, now: float) -> Floats:
+    def trust(self, snapshot: Snapshot, rows: Indices | slice, now: float) -> Floats:
         """How far the measure may be believed: 1 while fresh, falling to 0 where it expired or was never there."""
         trusted: Floats = trust(snapshot, rows, now) * snapshot.column(_FADING)[rows]
         return trusted
 
-    def known(self, snapshot: Snapshot, rows: Indices, now: float, what: Sequence[tuple[Moment, Stock]]) -> Bools:
-        """Which nodes have a measure of all of `what` that has not expired."""
-        known: Bools = self.trust(snapshot, rows, now) > 0
-        for moment, stock in what:
-            known &= ~np.isnan(snapshot.column(f"NodeLoad/{moment}/{stock}")[rows])
-        return known
-
-    def used(self, snapshot: Snapshot, rows: Indices, moment: Moment, stock: Stock) -> Floats:
+    def used(self, snapshot: Snapshot, rows: Indices | slice, moment: Moment, stock: Stock) -> Floats:
         """LS and SYSTEM use with the estimates of new pods, NaN where it is not known."""
-        measured = snapshot.column(f"NodeLoad/{moment}/{stock}")[rows]
-        used: Floats = measured + snapshot.column(self._young_column(stock))[rows]
+        used: Floats = snapshot.column(self._column(moment, stock))[rows]
         return used
 
 

@@ -39,7 +39,9 @@ def scores(plugin: Any, who: Any, snapshot: Snapshot) -> dict[str, int]:
 
 def reasons(plugin: Any, who: Any, snapshot: Snapshot) -> dict[str, str]:
     """What the plugin says of nodes that it could not rate."""
-    return dict(plugin.score_reasons(CycleState(), who, snapshot, snapshot.all()))
+    state, rows = CycleState(), snapshot.all()
+    plugin.score_nodes(state, who, snapshot, rows)
+    return dict(plugin.score_reasons(state, who, snapshot, rows))
 
 
 def verdicts(plugin: Any, who: Any, snapshot: Snapshot) -> dict[str, Status]:

@@ -344,6 +344,8 @@ def test_registered_under_its_three_names_and_bad_arguments_are_refused() -> Non
     snapshot = snapshot_for(both, [measured("hot", 8000, 0), measured("cool", 0, 0)])
     assert scores(both, LS, snapshot)["cool"] > scores(both, LS, snapshot)["hot"]
     assert verdicts(both, LS, snapshot)["cool"].ok
+    cpu_only = registry.build("ActualLoad", {"thresholds": {"cpu": 50}}, handle(Clock(NOW)))
+    assert scores(cpu_only, LS, snapshot_for(cpu_only, [measured("cool", 0, 0)]))["cool"] > 0
     for args, message in (
         ({"loadWeight": 1.5}, "loadWeight"),
         ({"loadweight": 0.5}, "loadWeight"),
