@@ -20,6 +20,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import http.client
+import random
 import shutil
 import socket
 import subprocess
@@ -208,15 +209,28 @@ class Asking:
             raise SlacktideError(f"{verb} was answered {response.status}: {answer[:200]!r}")
         return answer
 
-    def both(self, content: bytes) -> float:
-        """Seconds for filter and prioritize."""
+    def both(self, asked: dict[str, Any], known: Sequence[str]) -> float:
+        """Seconds for filter about `known`, and prioritize about what that kept, as a scheduler asks."""
+        content = _named(asked, known)
+        begin = time.perf_counter()
+        answer = self.ask("filter", content)
+        filtered = time.perf_counter() - begin
+        content = _named(asked, msgspec.json.decode(answer)["NodeNames"])
+        begin = time.perf_counter()
+        self.ask("prioritize", content)
+        return filtered + time.perf_counter() - begin
+
+    def whole(self, asked: dict[str, Any], nodes: Sequence[dict[str, Any]]) -> float:
+        """The same with whole nodes, all of which are kept."""
+        content = msgspec.json.encode({"Pod": asked, "Nodes": {"items": nodes}, "NodeNames": None})
         begin = time.perf_counter()
         self.ask("filter", content)
         self.ask("prioritize", content)
         return time.perf_counter() - begin
 
-    def one(self, content: bytes) -> float:
+    def one(self, asked: dict[str, Any], known: Sequence[str]) -> float:
         """Seconds for filter."""
+        content = _named(asked, known)
         begin = time.perf_counter()
         self.ask("filter", content)
         return time.perf_counter() - begin
@@ -224,6 +238,23 @@ class Asking:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+class Orders:
+    """The nodes in another order with each call: a stock scheduler judges in parallel, and no two lists are alike."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self._known = list(known)
+        self._random = random.Random(0)
+
+    def __call__(self) -> list[str]:
+        """All nodes; the order changes by where it starts and by some that change places."""
+        first = self._random.randrange(len(self._known))
+        order = self._known[first:] + self._known[:first]
+        for _ in range(20):
+            i, j = self._random.randrange(len(order)), self._random.randrange(len(order))
+            order[i], order[j] = order[j], order[i]
+        return order
 
 
 class Churn:
@@ -264,14 +295,14 @@ def at_size(nodes: int, pods: int, churn_per_second: float) -> dict[str, Any]:
         with contextlib.closing(Asking(running.address)) as client:
             check(client, known)
             found = sequential(client, extender, known, pods)
-            found["ls_filter_ms"] = quantiles([client.one(_named(pod(f"ls{i}", 0), known)) for i in range(pods)])
-            nowhere = [_named(pod(f"big{i}", 30_000), known) for i in range(pods)]
-            found["refused_ms"] = quantiles([client.one(content) for content in nowhere])
-            whole = msgspec.json.encode({"Pod": pod("w", 100), "Nodes": {"items": asked}, "NodeNames": None})
-            found["whole_nodes_ms"] = quantiles([client.both(whole) for _ in range(max(10, pods // 20))])
+            order = Orders(known)
+            found["ls_filter_ms"] = quantiles([client.one(pod(f"ls{i}", 0), order()) for i in range(pods)])
+            found["refused_ms"] = quantiles([client.one(pod(f"big{i}", 30_000), order()) for i in range(pods)])
+            few = range(max(10, pods // 20))
+            found["whole_nodes_ms"] = quantiles([client.whole(pod(f"w{i}", 100), asked) for i in few])
             with contextlib.closing(Churn(running.client, known, churn_per_second)) as churn:
                 begin = time.monotonic()
-                found["churn_ms"] = quantiles([client.both(_named(pod(f"c{i}", 100), known)) for i in range(pods)])
+                found["churn_ms"] = quantiles([client.both(pod(f"c{i}", 100), order()) for i in range(pods)])
                 found["churn_per_second"] = churn.changes / (time.monotonic() - begin)
         found |= concurrent_clients(running.address, known, pods)
         found["rss_mib"] = extender.memory_info().rss / 2**20
@@ -289,10 +320,10 @@ def check(client: Asking, known: Sequence[str]) -> None:
 
 def sequential(client: Asking, extender: psutil.Process, known: Sequence[str], pods: int) -> dict[str, Any]:
     """One pod after the other, and what that cost the process."""
-    contents = [_named(pod(f"p{i}", 100 + i), known) for i in range(pods)]
+    order = Orders(known)
     psutil.cpu_percent()
     before = sum(extender.cpu_times()[:2])
-    seconds = [client.both(content) for content in contents]
+    seconds = [client.both(pod(f"p{i}", 100 + i), order()) for i in range(pods)]
     used = sum(extender.cpu_times()[:2]) - before
     busy = psutil.cpu_percent() / 100
     return {"filter_prioritize_ms": quantiles(seconds), "cpu_ms": 1000 * used / pods, "busy": busy}
@@ -301,13 +332,13 @@ def sequential(client: Asking, extender: psutil.Process, known: Sequence[str], p
 def concurrent_clients(address: str, known: Sequence[str], pods: int) -> dict[str, Any]:
     """Many clients at once, each with its share of the pods."""
     share = max(2, pods // CLIENTS)
+    order = Orders(known)
     start = threading.Barrier(CLIENTS)
 
     def run(number: int) -> list[float]:
-        contents = [_named(pod(f"m{number}-{i}", 100), known) for i in range(share)]
         with contextlib.closing(Asking(address)) as client:
             start.wait()
-            return [client.both(content) for content in contents]
+            return [client.both(pod(f"m{number}-{i}", 100), order()) for i in range(share)]
 
     begin = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:

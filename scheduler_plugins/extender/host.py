@@ -152,6 +152,11 @@ class ExtenderHost:
         """Where it listens, `HOST:PORT`."""
         return self._server.address
 
+    @property
+    def listed(self) -> bool:
+        """Whether nodes, pods and all that plugins ask for have been listed."""
+        return self._not_synced() is None
+
     def start(self) -> None:
         """Start everything; returns at once. The API may be away. Raises SettingsError when the address is taken."""
         self._server.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -78,9 +78,10 @@ class ExtenderMetrics:
         """An extension point ran once."""
         self._point_seconds.labels(point, status).inc(seconds)
 
-    def evaluated(self, profile: str, plugin: str, point: str) -> None:  # noqa: ARG002  # an extender has one profile
-        """A plugin was asked."""
-        self._evaluations.labels(plugin, point).inc()
+    def evaluated(self, profile: str, plugins: Sequence[str], point: str) -> None:  # noqa: ARG002  # an extender has one profile
+        """Plugins were asked."""
+        for plugin in plugins:
+            self._evaluations.labels(plugin, point).inc()
 
     def plugin_took(self, plugin: str, point: str, status: str, seconds: float) -> None:
         """Told of sampled cycles only, which an extender does not have."""
