@@ -79,7 +79,7 @@ class Wish(msgspec.Struct, frozen=True, cache_hash=True):
     weight: int
 
 
-class PodTerms(msgspec.Struct, frozen=True):
+class PodTerms(msgspec.Struct, frozen=True, cache_hash=True):
     """All terms of one pod; `preferred` are wishes with a weight."""
 
     affinity: tuple[AffinityTerm, ...] = ()

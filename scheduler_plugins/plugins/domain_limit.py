@@ -173,8 +173,8 @@ class DomainLimit(PreFilterPlugin, PreFilterExtensions, FilterPlugin, EnqueueExt
         """An alike pod goes or becomes another; a node comes or changes its domain; the pod itself changes."""
         nodes = Action.ADD | Action.UPDATE_NODE_LABEL
         return (
-            Registration(ClusterEvent(ASSIGNED_POD, Action.DELETE | Action.UPDATE_POD_LABEL), self._freed),
-            Registration(ClusterEvent(NODE, nodes), self._node_changed),
+            Registration(ClusterEvent(ASSIGNED_POD, Action.DELETE | Action.UPDATE_POD_LABEL), self._freed, self._limit),
+            Registration(ClusterEvent(NODE, nodes), self._node_changed, lambda _: None),
             Registration(ClusterEvent(UNSCHEDULABLE_POD, Action.UPDATE), self._own),
         )
 

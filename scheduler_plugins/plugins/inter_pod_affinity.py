@@ -7,7 +7,7 @@ preferred terms of the pod and, symmetrically, of the placed pods, whose require
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -16,7 +16,15 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from scheduler_plugins.framework.events import NODE, POD, Action, ClusterEvent, Hint, Registration
+from scheduler_plugins.framework.events import (
+    ASSIGNED_POD,
+    NODE,
+    UNSCHEDULABLE_POD,
+    Action,
+    ClusterEvent,
+    Hint,
+    Registration,
+)
 from scheduler_plugins.framework.interfaces import (
     MAX_SCORE,
     EnqueueExtensions,
@@ -37,7 +45,7 @@ from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Stat
 from scheduler_plugins.framework.verdicts import Verdicts
 from scheduler_plugins.plugins.affinity_terms import Namespaces, placed_terms_of, terms_of
 from scheduler_plugins.plugins.domains import NO_DOMAIN, DomainNumbers, Domains
-from scheduler_plugins.plugins.hints import assigned, node_of, pod_of
+from scheduler_plugins.plugins.hints import node_of, pod_of
 from scheduler_plugins.plugins.label_selectors import InAll, PodGroup
 from slacktide.cluster.kinds import NAMESPACES, Kind
 
@@ -214,20 +222,23 @@ class InterPodAffinity(
         return scaled
 
     def events_to_register(self) -> Sequence[Registration]:
-        """A pod came, went or changed its labels; a node came or changed a domain."""
+        """A pod came, went or changed its labels, the pod itself too; a node came or changed a domain."""
+        pods = Action.ADD | Action.UPDATE_POD_LABEL | Action.DELETE
+        nodes = Action.ADD | Action.UPDATE_NODE_LABEL
         return (
-            Registration(ClusterEvent(POD, Action.ADD | Action.UPDATE_POD_LABEL | Action.DELETE), self._pod_changed),
-            Registration(ClusterEvent(NODE, Action.ADD | Action.UPDATE_NODE_LABEL), self._node_changed),
+            Registration(ClusterEvent(ASSIGNED_POD, pods), self._pod_changed, _as_others_see_it),
+            Registration(ClusterEvent(UNSCHEDULABLE_POD, Action.UPDATE_POD_LABEL), self._own),
+            Registration(ClusterEvent(NODE, nodes), self._node_changed, terms_of),
         )
+
+    @staticmethod
+    def _own(pod: PodInfo, _old: Any, new: Any) -> Hint:
+        return Hint.QUEUE if pod_of(new).uid == pod.uid else Hint.SKIP
 
     def _pod_changed(self, pod: PodInfo, old: Any, new: Any) -> Hint:
         """Queue when a wanted pod came, or one that was in the way is so no more."""
         before = pod_of(old) if old is not None else None
         after = pod_of(new) if new is not None else None
-        if after is not None and after.uid == pod.uid:
-            return Hint.QUEUE
-        if not any(one is not None and assigned(one) for one in (before, after)):
-            return Hint.SKIP
         wanted_before, in_the_way_before = self._stands_to(pod, before)
         wanted_now, in_the_way_now = self._stands_to(pod, after)
         # The last of a kind that goes makes the pod the first of its kind, which may go anywhere.
@@ -256,6 +267,12 @@ class InterPodAffinity(
         before = node_of(old).metadata.labels
         own = {term.topology_key for term in (*terms.affinity, *terms.anti_affinity)}
         return Hint.QUEUE if any(before.get(key) != now.get(key) for key in own | self._keys) else Hint.SKIP
+
+
+def _as_others_see_it(pod: PodInfo) -> Hashable:
+    """What decides whether a placed pod matters to `pod`."""
+    metadata = pod.pod.metadata
+    return terms_of(pod), metadata.namespace, frozenset(metadata.labels.items())
 
 
 def _on(by_key: dict[str, Ints], key: str, snapshot: Snapshot) -> Ints:

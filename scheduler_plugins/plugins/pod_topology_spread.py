@@ -7,7 +7,7 @@ filled domain. Score: soft constraints, and the defaults for pods of a service o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,7 +49,7 @@ from scheduler_plugins.plugins.node_selector import matching, wanted
 from scheduler_plugins.plugins.owner_selectors import KINDS, OwnerSelectors
 from scheduler_plugins.plugins.spread_args import PodTopologySpreadArgs
 from scheduler_plugins.plugins.spread_constraints import Constraint, constraint_of, constraints_of
-from scheduler_plugins.plugins.tolerations import TAINTS, forbidden, untolerated
+from scheduler_plugins.plugins.tolerations import TAINTS, forbidden, tolerations_of, untolerated
 from slacktide import names
 from slacktide.cluster.kinds import Kind
 from slacktide.objects import Node
@@ -251,9 +251,9 @@ class PodTopologySpread(
         own = Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATION
         nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
         return (
-            Registration(ClusterEvent(ASSIGNED_POD, pods), self._pod_changed),
+            Registration(ClusterEvent(ASSIGNED_POD, pods), self._pod_changed, _spread_by),
             Registration(ClusterEvent(UNSCHEDULABLE_POD, own), self._own),
-            Registration(ClusterEvent(NODE, nodes), self._node_changed),
+            Registration(ClusterEvent(NODE, nodes), self._node_changed, _spread_where),
         )
 
     def _pod_changed(self, pod: PodInfo, old: Any, new: Any) -> Hint:
@@ -278,6 +278,20 @@ class PodTopologySpread(
         before = None if old is None else _standing(pod, constraints, node_of(old))
         after = None if new is None else _standing(pod, constraints, node_of(new))
         return Hint.QUEUE if before != after else Hint.SKIP
+
+
+def _spread_by(pod: PodInfo) -> Hashable:
+    """What the constraints of a pod follow from: its own, or what its services and controller are found by."""
+    if pod.pod.spec.topology_spread_constraints:
+        return constraints_of(pod)
+    metadata = pod.pod.metadata
+    owners = tuple((one.kind, one.name) for one in metadata.owner_references if one.controller)
+    return metadata.namespace, frozenset(metadata.labels.items()), owners
+
+
+def _spread_where(pod: PodInfo) -> Hashable:
+    """The same, with what decides which nodes count."""
+    return _spread_by(pod), _required(pod), tolerations_of(pod)
 
 
 class _Counted:

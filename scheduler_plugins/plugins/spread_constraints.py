@@ -30,7 +30,7 @@ class RawConstraint(View, frozen=True):
     node_taints_policy: Policy | None = None
 
 
-class Constraint(msgspec.Struct, frozen=True):
+class Constraint(msgspec.Struct, frozen=True, cache_hash=True):
     """One constraint of one pod: at most `max_skew` apart, over the domains of `key`.
 
     `group` are the pods that count; `counts_itself` whether the pod will be one of them.

@@ -109,3 +109,9 @@ def hint(plugin: Any, who: PodInfo, event: ClusterEvent, old: Any, new: Any) -> 
     """What the plugin's registrations make of an event; None if it is not registered for it."""
     answers = [r.hint(who, old, new) for r in plugin.events_to_register() if r.event.covers(event) and r.hint]
     return (Hint.QUEUE if Hint.QUEUE in answers else Hint.SKIP) if answers else None
+
+
+def alike(plugin: Any, event: ClusterEvent, one: PodInfo, other: PodInfo) -> bool:
+    """Whether the queue asks the plugin about one of two waiting pods only when `event` happens."""
+    (keys,) = {r.alike for r in plugin.events_to_register() if r.event.covers(event)}
+    return keys is not None and keys(one) == keys(other) and hash(keys(one)) == hash(keys(other))

@@ -15,7 +15,7 @@ from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.plugins.domain_limit import MAX_PER_DOMAIN, DomainLimit, DomainLimitArgs
 from slacktide.errors import SettingsError
 from tests.scheduler_plugins.build import READER, framework, info, node, pod
-from tests.scheduler_plugins.plugins.cases import FITS, LATER, NEVER, Judged, hint
+from tests.scheduler_plugins.plugins.cases import FITS, LATER, NEVER, Judged, alike, hint
 
 BASE = {"topologyKey": "zone", "labelKey": "app", "maxPods": 2}
 
@@ -219,3 +219,10 @@ HINTS = {
 def test_events(case: str) -> None:
     event, old, new, want = HINTS[case]
     assert hint(plugin(), waiting(), event, old, new) is want
+
+
+def test_waiting_pods_of_a_limit_are_asked_once() -> None:
+    assert alike(plugin(), GONE, waiting(), waiting(labels={"x": ""}))
+    assert alike(plugin(), NODE_LABEL, waiting(), waiting("db"))
+    assert not alike(plugin(), GONE, waiting(), waiting("db"))
+    assert not alike(plugin(), GONE, waiting(), waiting(**STATED))

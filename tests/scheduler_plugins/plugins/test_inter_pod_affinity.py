@@ -13,7 +13,7 @@ from scheduler_plugins.plugins.affinity_terms import terms_of
 from scheduler_plugins.plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
 from slacktide.cluster.kinds import NAMESPACES, Namespace
 from tests.scheduler_plugins.build import READER, info, node, pod
-from tests.scheduler_plugins.plugins.cases import FITS, LATER, NEVER, Judged, Objects, handle_with, hint
+from tests.scheduler_plugins.plugins.cases import FITS, LATER, NEVER, Judged, Objects, alike, handle_with, hint
 
 
 def namespace(name: str, **labels: str) -> Namespace:
@@ -349,7 +349,13 @@ MINDING = placed("x", affinity=apart(term("web")))
 HINTS = {
     "wanted pod placed": (WANTS, ADDED, None, placed("db"), QUEUE),
     "other pod placed": (WANTS, ADDED, None, placed("x"), SKIP),
-    "wanted pod still waits": (WANTS, events.POD_ADD, None, info("other", metadata={"labels": {"app": "db"}}), SKIP),
+    "wanted pod still waits": (
+        WANTS,
+        events.POD_ADD,
+        None,
+        info("other", metadata={"labels": {"app": "db"}}),
+        None,
+    ),
     "placed pod becomes wanted": (WANTS, LABELS, placed("x"), placed("db"), QUEUE),
     "placed pod stays wanted": (
         WANTS,
@@ -413,3 +419,11 @@ def test_namespaces_are_looked_at_anew_when_they_change() -> None:
     assert Judged(minds, wants, ZONES, placed).codes()["b1"] is NEVER
     objects.put(NAMESPACES, [namespace("default"), namespace("west", team="b")])
     assert Judged(minds, wants, ZONES, placed).codes()["b1"] is FITS
+
+
+def test_waiting_pods_of_a_template_are_asked_once() -> None:
+    one, other = (READER.read(app(name, "web", affinity=near(term("db")))) for name in ("p1", "p2"))
+    for event in (ADDED, GONE, LABELS, NODE_LABEL):
+        assert alike(plugin(), event, one, other)
+        assert not alike(plugin(), event, one, AVOIDS)
+    assert not alike(plugin(), GONE, PLAIN, waiting("db"))

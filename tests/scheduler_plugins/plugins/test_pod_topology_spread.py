@@ -24,6 +24,7 @@ from scheduler_plugins.plugins.spread_args import PodTopologySpreadArgs
 from slacktide.errors import SettingsError
 from tests.scheduler_plugins.build import READER, info, node, pod
 from tests.scheduler_plugins.plugins.cases import FITS, LATER, NEVER, Judged, Objects, handle_with, hint
+from tests.scheduler_plugins.plugins.cases import alike as alike_to_the_queue
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
@@ -432,3 +433,13 @@ def test_policies_make_taints_and_labels_count() -> None:
     selects = asking(rule("zone"), nodeSelector={"disk": "ssd"})
     assert hint(plugin(), selects, NODE_LABEL, at("n", "3"), at("n", "3", labels={"disk": "ssd"})) is QUEUE
     assert hint(plugin(), selects, events.NODE_ADD, None, at("n", "3")) is SKIP
+
+
+def test_waiting_pods_of_a_template_are_asked_once() -> None:
+    one, other = asking(rule("zone")), asking(rule("zone"))
+    for event in (ADDED, GONE, LABELS, NODE_LABEL, NODE_TAINT):
+        assert alike_to_the_queue(plugin(), event, one, other)
+        assert not alike_to_the_queue(plugin(), event, one, asking(rule("zone", 2)))
+    assert not alike_to_the_queue(plugin(), NODE_LABEL, one, asking(rule("zone"), nodeSelector={"disk": "ssd"}))
+    assert not alike_to_the_queue(plugin(), NODE_TAINT, one, asking(rule("zone"), tolerations=[{"operator": "Exists"}]))
+    assert not alike_to_the_queue(plugin(), GONE, info("p"), info("p", metadata={"labels": {"foo": ""}}))
