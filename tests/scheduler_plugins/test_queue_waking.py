@@ -136,6 +136,18 @@ def test_profiles_share_the_queue_and_each_asks_its_own_plugins() -> None:
         rig.queue.add(info("c", schedulerName="three"))
 
 
+def test_an_event_during_an_attempt_is_judged_by_the_plugins_of_the_pods_profile() -> None:
+    rig = Rig({"one": Rules({"P": [Registration(TAINT)]}), "two": Rules({"P": [Registration(LABEL)]})})
+    for name, profile in (("a", "one"), ("b", "two")):
+        rig.queue.add(info(name, schedulerName=profile))
+    flying = [rig.queue.pop(0) for _ in range(2)]
+    rig.queue.move_all(TAINT, node(), node())
+    for queued in flying:
+        queued.unschedulable_plugins.add("P")
+        rig.queue.requeue(queued)
+    assert rig.where("a", "b") == ["backoff", "unschedulable"]
+
+
 def test_a_queue_without_profiles_is_refused() -> None:
     with pytest.raises(QueueError, match="at least one profile"):
         SchedulingQueue({}, Silent(), Clock())

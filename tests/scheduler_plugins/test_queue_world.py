@@ -239,11 +239,11 @@ ACTIONS = (
     *("bind", "door", "update", "delete", "activate", "wait"),
 )
 STEPS = st.lists(
-    st.tuples(st.sampled_from(ACTIONS), st.sampled_from(NAMES), st.integers(0, 63)), min_size=20, max_size=90
+    st.tuples(st.sampled_from(ACTIONS), st.sampled_from(NAMES), st.integers(0, 63)), min_size=20, max_size=60
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_no_interleaving_loses_a_pod_or_an_event(steps: list[tuple[str, str, int]]) -> None:
     world = World()
