@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from scheduler_plugins.framework.cache import CacheSize
+from scheduler_plugins.plain_metrics import Evaluations, PlainHistogram
 from slacktide.observe import get_logger
 
 _log = get_logger("scheduler.metrics")
@@ -40,9 +41,6 @@ class SchedulerMetrics:
         self._monotonic = monotonic
         self._said: dict[tuple[str, str], float] = {}
         self._registry = registry
-        # What each cycle counts dozens of times: to look up a series by its labels costs more than to count.
-        self._points: dict[tuple[str, str, str], Histogram] = {}
-        self._asked: dict[tuple[str, str, str], int] = {}
         self._attempts = Counter(
             "scheduler_schedule_attempts",
             "Attempts to schedule pods, by result: scheduled, unschedulable (no node fits) or error.",
@@ -81,14 +79,15 @@ class SchedulerMetrics:
             ["queue", "event"],
             registry=registry,
         )
-        self._point_seconds = Histogram(
+        self._point_seconds = PlainHistogram(
             "scheduler_framework_extension_point_duration_seconds",
             "Time of all plugins of one extension point.",
             ["extension_point", "status", "profile"],
-            buckets=_POINT_BUCKETS,
-            registry=registry,
+            _POINT_BUCKETS,
         )
-        registry.register(_Evaluations(self._asked))
+        registry.register(self._point_seconds)
+        self._evaluations = Evaluations("scheduler_plugin_evaluation", "How often a plugin was asked.")
+        registry.register(self._evaluations)
         self._plugin_seconds = Histogram(
             "scheduler_plugin_execution_duration_seconds",
             "Time of one call of a plugin, in one cycle of ten.",
@@ -178,16 +177,11 @@ class SchedulerMetrics:
 
     def extension_point(self, profile: str, point: str, status: str, seconds: float) -> None:
         """An extension point ran once."""
-        key = (point, status, profile)
-        series = self._points.get(key)
-        if series is None:
-            series = self._points[key] = self._point_seconds.labels(*key)
-        series.observe(seconds)
+        self._point_seconds.observe((point, status, profile), seconds)
 
-    def evaluated(self, profile: str, plugin: str, point: str) -> None:
-        """A plugin was asked. For the scheduling loop alone, which does so dozens of times a cycle."""
-        key = (plugin, point, profile)
-        self._asked[key] = self._asked.get(key, 0) + 1
+    def evaluated(self, profile: str, plugins: Sequence[str], point: str) -> None:
+        """Plugins were asked. For the scheduling loop alone, which does so several times a cycle."""
+        self._evaluations.add(plugins, point, profile)
 
     def plugin_took(self, plugin: str, point: str, status: str, seconds: float) -> None:
         """A call of a sampled cycle took that long."""
@@ -256,24 +250,6 @@ class CacheFigures(Protocol):
     def size(self) -> CacheSize:
         """Nodes, pods, assumed pods."""
         ...
-
-
-class _Evaluations(Collector):
-    """How often plugins were asked, read from plain counts at each scrape."""
-
-    def __init__(self, asked: dict[tuple[str, str, str], int]) -> None:
-        self._asked = asked
-
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        """Current counts."""
-        family = CounterMetricFamily(
-            "scheduler_plugin_evaluation",
-            "How often a plugin was asked.",
-            labels=["plugin", "extension_point", "profile"],
-        )
-        for labels, count in self._asked.copy().items():
-            family.add_metric(list(labels), count)
-        yield family
 
 
 class _Depths(Collector):

@@ -44,7 +44,7 @@ def ask_pre_filter(
         answer = plugin.pre_filter(state, pod, snapshot)
     except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
         return api.PreFilterResult(_raised(plugin, "PreFilter", error))
-    if not answer.status.rejected and answer.status.code is not Code.ERROR:
+    if answer.status.code is Code.SUCCESS or answer.status.code is Code.SKIP:
         return answer
     return api.PreFilterResult(answer.status.by(plugin.name), answer.nodes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -32,7 +32,7 @@ from scheduler_plugins.framework.queued import QueuedPod
 from scheduler_plugins.framework.snapshot import Column, Indices, Interned, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, Code, Status, failed, unresolvable
-from scheduler_plugins.framework.timing import BUDGET_SECONDS, HUNG_SECONDS, PluginClock, TimingObserver
+from scheduler_plugins.framework.timing import BUDGET_SECONDS, HUNG_SECONDS, PluginClock, TimingObserver, Turn
 from slacktide.cluster.kinds import Kind
 from slacktide.errors import SettingsError
 
@@ -46,8 +46,8 @@ class FrameworkObserver(TimingObserver, Protocol):
         """An extension point ran once."""
         ...
 
-    def evaluated(self, profile: str, plugin: str, point: str) -> None:
-        """A plugin was asked in PreFilter, Filter, PreScore or Score."""
+    def evaluated(self, profile: str, plugins: Sequence[str], point: str) -> None:
+        """These plugins were asked in PreFilter, Filter, PreScore or Score."""
         ...
 
 
@@ -166,10 +166,11 @@ class Framework:
 
     def run_pre_enqueue(self, pod: PodInfo, first: str = "") -> Status:
         """Success, or the first answer that is not; the plugin named `first` is asked before the others."""
-        for plugin in sorted(self._pre_enqueue, key=lambda plugin: plugin.name != first):
-            status = self._clock.ask("PreEnqueue", False, ask_status, plugin, "PreEnqueue", plugin.pre_enqueue, pod)
-            if not status.ok:
-                return status
+        with self._clock.turn("PreEnqueue", sampled=False) as turn:
+            for plugin in sorted(self._pre_enqueue, key=lambda plugin: plugin.name != first):
+                status = turn.ask(ask_status, plugin, "PreEnqueue", plugin.pre_enqueue, pod)
+                if not status.ok:
+                    return status
         return SUCCESS
 
     # The scheduling cycle.
@@ -177,11 +178,15 @@ class Framework:
     def run_pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis) -> PreFiltered:
         """Ask all PreFilter plugins; which nodes are left to judge, or why none is."""
         started = self._monotonic()
-        result = self._run_pre_filter(state, pod, snapshot, diagnosis)
+        with self._clock.turn("PreFilter", sampled=state.sampled) as turn:
+            result = self._run_pre_filter(turn, state, pod, snapshot, diagnosis)
+        self._observer.evaluated(self.profile, turn.asked, "PreFilter")
         self._observed("PreFilter", result.status, started)
         return result
 
-    def _run_pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis) -> PreFiltered:
+    def _run_pre_filter(
+        self, turn: Turn, state: CycleState, pod: PodInfo, snapshot: Snapshot, diagnosis: Diagnosis
+    ) -> PreFiltered:
         rows = snapshot.all()
         none = rows[:0]
         skipped: set[str] = set()
@@ -189,10 +194,9 @@ class Framework:
         narrowers: list[str] = []
         rejection: Status | None = None
         for plugin in self._pre_filter:
-            self._observer.evaluated(self.profile, plugin.name, "PreFilter")
-            answer = self._clock.ask("PreFilter", state.sampled, ask_pre_filter, plugin, state, pod, snapshot)
+            answer = turn.ask(ask_pre_filter, plugin, state, pod, snapshot)
             status = answer.status
-            if status.skipped:
+            if status.code is Code.SKIP:
                 skipped.add(plugin.name)
             elif status.rejected:
                 diagnosis.note(status)
@@ -240,15 +244,14 @@ class Framework:
         self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices, diagnosis: Diagnosis
     ) -> tuple[Status, Indices]:
         status = SUCCESS
-        for plugin in self._filter:
-            if plugin.name in state.skip_filter or not len(rows):
-                continue
-            self._observer.evaluated(self.profile, plugin.name, "Filter")
-            status, rows = self._clock.ask(
-                "Filter", state.sampled, ask_filter, plugin, state, pod, snapshot, rows, diagnosis
-            )
-            if not status.ok:
-                break
+        with self._clock.turn("Filter", sampled=state.sampled) as turn:
+            for plugin in self._filter:
+                if plugin.name in state.skip_filter or not len(rows):
+                    continue
+                status, rows = turn.ask(ask_filter, plugin, state, pod, snapshot, rows, diagnosis)
+                if not status.ok:
+                    break
+        self._observer.evaluated(self.profile, turn.asked, "Filter")
         return status, rows
 
     def run_extender_filters(
@@ -295,16 +298,14 @@ class Framework:
         started = self._monotonic()
         result = api.PostFilterResult(unresolvable())
         what_if = WhatIf(self._nominated, self, snapshot)
-        for plugin in self._post_filter:
-            answer = self._clock.ask(
-                "PostFilter", state.sampled, ask_post_filter, plugin, state, pod, snapshot, diagnosis, what_if
-            )
-            # A nomination that one plugin took back stays so where the next has nothing to say about it.
-            result = api.PostFilterResult(
-                answer.status, result.nominate if answer.nominate is None else answer.nominate
-            )
-            if answer.status.code is not Code.UNSCHEDULABLE:
-                break
+        with self._clock.turn("PostFilter", sampled=state.sampled) as turn:
+            for plugin in self._post_filter:
+                answer = turn.ask(ask_post_filter, plugin, state, pod, snapshot, diagnosis, what_if)
+                # A nomination that one plugin took back stays so where the next has nothing to say about it.
+                nominate = result.nominate if answer.nominate is None else answer.nominate
+                result = api.PostFilterResult(answer.status, nominate)
+                if answer.status.code is not Code.UNSCHEDULABLE:
+                    break
         self._observed("PostFilter", result.status, started)
         return result
 
@@ -318,43 +319,51 @@ class Framework:
         self._observed("PreScore", status, started)
         if not status.ok:
             return status, ScoreTable(rows, totals, {})
-        raw: dict[str, NDArray[Any]] = {}
-        by_plugin: dict[str, NDArray[np.int64]] = {}
-        unrated: dict[str, Mapping[str, str]] = {}
         started = self._monotonic()
-        for plugin in self._score:
-            if plugin.name in state.skip_score:
-                continue
-            self._observer.evaluated(self.profile, plugin.name, "Score")
-            scored = self._clock.ask("Score", state.sampled, ask_score, plugin, state, pod, snapshot, rows)
-            status = scored.status
-            if not status.ok:
-                break
-            raw[plugin.name], by_plugin[plugin.name] = scored.raw, scored.normalised
-            if scored.unrated:
-                unrated[plugin.name] = scored.unrated
-            totals += scored.normalised * self._weights[plugin.name]
+        status, table = self._run_plugin_scores(state, pod, snapshot, rows)
         self._observed("Score", status, started)
         if not status.ok:
             return status, ScoreTable(rows, totals, {})
         by_extender = score_by(self._extenders, pod, snapshot, rows) if self._extenders else {}
         for added in by_extender.values():
-            totals += added
+            table.totals[:] += added
         if not self._score and not by_extender:
-            totals += 1
-        return SUCCESS, ScoreTable(rows, totals, by_plugin, raw, self._weights, by_extender, unrated)
+            table.totals[:] = 1
+        return SUCCESS, replace(table, by_extender=by_extender) if by_extender else table
+
+    def _run_plugin_scores(
+        self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices
+    ) -> tuple[Status, ScoreTable]:
+        status = SUCCESS
+        totals = np.zeros(len(rows), dtype=np.int64)
+        raw: dict[str, NDArray[Any]] = {}
+        by_plugin: dict[str, NDArray[np.int64]] = {}
+        unrated: dict[str, Mapping[str, str]] = {}
+        with self._clock.turn("Score", sampled=state.sampled) as turn:
+            for plugin in self._score:
+                if plugin.name in state.skip_score:
+                    continue
+                scored = turn.ask(ask_score, plugin, state, pod, snapshot, rows)
+                status = scored.status
+                if not status.ok:
+                    break
+                raw[plugin.name], by_plugin[plugin.name] = scored.raw, scored.normalised
+                if scored.unrated:
+                    unrated[plugin.name] = scored.unrated
+                totals += scored.normalised * self._weights[plugin.name]
+        self._observer.evaluated(self.profile, turn.asked, "Score")
+        return status, ScoreTable(rows, totals, by_plugin, raw, self._weights, unrated=unrated)
 
     def _run_pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:
         skipped: set[str] = set()
-        for plugin in self._pre_score:
-            self._observer.evaluated(self.profile, plugin.name, "PreScore")
-            status = self._clock.ask(
-                "PreScore", state.sampled, ask_status, plugin, "PreScore", plugin.pre_score, state, pod, snapshot, rows
-            )
-            if status.skipped:
-                skipped.add(plugin.name)
-            elif not status.ok:
-                return failed(f"PreScore: {status.message}", status.error).by(plugin.name)
+        with self._clock.turn("PreScore", sampled=state.sampled) as turn:
+            for plugin in self._pre_score:
+                status = turn.ask(ask_status, plugin, "PreScore", plugin.pre_score, state, pod, snapshot, rows)
+                if status.code is Code.SKIP:
+                    skipped.add(plugin.name)
+                elif status.code is not Code.SUCCESS:
+                    return failed(f"PreScore: {status.message}", status.error).by(plugin.name)
+        self._observer.evaluated(self.profile, turn.asked, "PreScore")
         state.skip_score = frozenset(skipped)
         return SUCCESS
 
@@ -374,14 +383,15 @@ class Framework:
         started = self._monotonic()
         result = SUCCESS
         waits: dict[str, float] = {}
-        for plugin in self._permit:
-            status, seconds = self._clock.ask("Permit", state.sampled, ask_permit, plugin, state, pod, node_name)
-            if status.code is Code.WAIT:
-                waits[plugin.name] = seconds
-                result = result if result.code is Code.WAIT else status
-            elif not status.ok:
-                result, waits = status, {}
-                break
+        with self._clock.turn("Permit", sampled=state.sampled) as turn:
+            for plugin in self._permit:
+                status, seconds = turn.ask(ask_permit, plugin, state, pod, node_name)
+                if status.code is Code.WAIT:
+                    waits[plugin.name] = seconds
+                    result = result if result.code is Code.WAIT else status
+                elif not status.ok:
+                    result, waits = status, {}
+                    break
         self._observed("Permit", result, started)
         return result, waits
 
@@ -401,12 +411,11 @@ class Framework:
         return status
 
     def _bind_by_plugin(self, state: CycleState, pod: PodInfo, node_name: str) -> Status:
-        for plugin in self._bind:
-            status = self._clock.ask(
-                "Bind", state.sampled, ask_status, plugin, "Bind", plugin.bind, state, pod, node_name
-            )
-            if not status.skipped:
-                return status
+        with self._clock.turn("Bind", sampled=state.sampled) as turn:
+            for plugin in self._bind:
+                status = turn.ask(ask_status, plugin, "Bind", plugin.bind, state, pod, node_name)
+                if not status.skipped:
+                    return status
         return failed("every bind plugin skipped the pod").by(self._bind[-1].name if self._bind else "")
 
     def run_post_bind(self, state: CycleState, pod: PodInfo, node_name: str) -> tuple[Status, ...]:
@@ -417,10 +426,11 @@ class Framework:
         """Ask one after the other; the first that does not agree ends it."""
         started = self._monotonic()
         status = SUCCESS
-        for plugin in plugins:
-            status = self._clock.ask(point, state.sampled, ask_status, plugin, point, ask, plugin)
-            if not status.ok:
-                break
+        with self._clock.turn(point, sampled=state.sampled) as turn:
+            for plugin in plugins:
+                status = turn.ask(ask_status, plugin, point, ask, plugin)
+                if not status.ok:
+                    break
         self._observed(point, status, started)
         return status
 
@@ -428,11 +438,12 @@ class Framework:
         """Tell every plugin, whatever the others make of it; what went wrong."""
         started = self._monotonic()
         problems = []
-        for plugin in plugins:
-            try:
-                self._clock.ask(point, False, tell, plugin)
-            except Exception as error:  # noqa: BLE001  # the others must still be told
-                problems.append(failed(f"{point} raised: {error!r}", error).by(plugin.name))
+        with self._clock.turn(point, sampled=False) as turn:
+            for plugin in plugins:
+                try:
+                    turn.ask(tell, plugin)
+                except Exception as error:  # noqa: BLE001  # the others must still be told
+                    problems.append(failed(f"{point} raised: {error!r}", error).by(plugin.name))
         self._observed(point, problems[0] if problems else SUCCESS, started)
         return tuple(problems)
 

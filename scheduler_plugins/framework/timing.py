@@ -41,47 +41,62 @@ class TimingObserver(Protocol):
         ...
 
 
+class Turn:
+    """Calls of one extension point, one after the other, on one thread: the end of each is the start of the next.
+
+    What the framework does between two calls is a microsecond and counts with the later one. A context manager.
+    `asked` are the plugins so far.
+    """
+
+    __slots__ = ("_clock", "_outer", "_point", "_sampled", "_thread", "asked", "at")
+
+    def __init__(self, clock: PluginClock, point: str, sampled: bool) -> None:
+        self._clock = clock
+        self._point = point
+        self._sampled = sampled
+        self._thread = threading.get_ident()
+        # A PostFilter asks Filters: its own call goes on after theirs.
+        self._outer = clock.calls.get(self._thread)
+        self.asked: list[str] = []
+        self.at = clock.monotonic()
+
+    def ask(self, call: Callable[Concatenate[P, Q], R], plugin: P, *args: Q.args, **kwargs: Q.kwargs) -> R:
+        """`call(plugin, ...)`, timed. Runs dozens of times a cycle, hence so plain."""
+        clock, started = self._clock, self.at
+        self.asked.append(plugin.name)
+        clock.calls[self._thread] = (plugin.name, self._point, started)
+        answer = call(plugin, *args, **kwargs)
+        self.at = now = clock.monotonic()
+        if self._sampled:
+            clock.observer.plugin_took(plugin.name, self._point, label_of(answer), now - started)
+        if now - started > clock.budget_seconds and self._point not in WAITING_POINTS:
+            clock.observer.over_budget(plugin.name, self._point, now - started)
+        return answer
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clock.calls[self._thread] = self._outer
+
+
 class PluginClock:
     """Times the calls of one profile. Thread safe: each thread has its own call under way."""
 
     def __init__(self, observer: TimingObserver, monotonic: Callable[[], float], budget_seconds: float) -> None:
-        self._observer = observer
-        self._monotonic = monotonic
-        self._budget = budget_seconds
-        self._calls: dict[int, tuple[str, str, float] | None] = {}
+        self.observer = observer
+        self.monotonic = monotonic
+        self.budget_seconds = budget_seconds
+        self.calls: dict[int, tuple[str, str, float] | None] = {}
 
-    def ask(
-        self,
-        point: str,
-        sampled: bool,
-        call: Callable[Concatenate[P, Q], R],
-        plugin: P,
-        *args: Q.args,
-        **kwargs: Q.kwargs,
-    ) -> R:
-        """`call(plugin, ...)`, timed. Runs dozens of times a cycle, hence so plain."""
-        thread = threading.get_ident()
-        # A PostFilter asks Filters: its own call goes on after theirs.
-        outer = self._calls.get(thread)
-        started = self._monotonic()
-        self._calls[thread] = (plugin.name, point, started)
-        try:
-            answer = call(plugin, *args, **kwargs)
-        except BaseException:
-            self._calls[thread] = outer
-            raise
-        seconds = self._monotonic() - started
-        self._calls[thread] = outer
-        if sampled:
-            self._observer.plugin_took(plugin.name, point, label_of(answer), seconds)
-        if seconds > self._budget and point not in WAITING_POINTS:
-            self._observer.over_budget(plugin.name, point, seconds)
-        return answer
+    def turn(self, point: str, *, sampled: bool) -> Turn:
+        """Calls of one extension point on this thread; `sampled` tells the observer of each."""
+        return Turn(self, point, sampled)
 
     def hung(self, limit_seconds: float = HUNG_SECONDS) -> Sequence[str]:
         """A sentence about each call that has taken longer than `limit_seconds`; much longer at WAITING_POINTS."""
-        now = self._monotonic()
-        calls = tuple(self._calls.copy().values())
+        now = self.monotonic()
+        calls = tuple(self.calls.copy().values())
         return [
             f"plugin {plugin} has not answered in {point} for {now - started:.0f} s"
             for plugin, point, started in (call for call in calls if call is not None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class Unobserved:
     """A FrameworkObserver that keeps nothing."""
@@ -9,7 +11,7 @@ class Unobserved:
     def extension_point(self, profile: str, point: str, status: str, seconds: float) -> None:
         """Nobody measures."""
 
-    def evaluated(self, profile: str, plugin: str, point: str) -> None:
+    def evaluated(self, profile: str, plugins: Sequence[str], point: str) -> None:
         """Nobody counts."""
 
     def plugin_took(self, plugin: str, point: str, status: str, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -51,8 +52,8 @@ class Silent:
     def extension_point(self, profile: str, point: str, status: str, seconds: float) -> None:
         pass
 
-    def evaluated(self, profile: str, plugin: str, point: str) -> None:
-        self.asked.append((plugin, point))
+    def evaluated(self, profile: str, plugins: Sequence[str], point: str) -> None:
+        self.asked += [(plugin, point) for plugin in plugins]
 
     def plugin_took(self, plugin: str, point: str, status: str, seconds: float) -> None:
         self.took.append((plugin, point, status))
