@@ -38,7 +38,8 @@ class Domains:
 
     def of(self, snapshot: Snapshot, rows: Indices) -> NDArray[np.int32]:
         """Domain of each of some nodes."""
-        return snapshot.label(self.key)[0][rows]
+        ids: NDArray[np.int32] = snapshot.label(self.key)[0].take(rows)
+        return ids
 
     def name(self, number: int) -> str:
         """A domain in words."""
@@ -59,7 +60,7 @@ class DomainNumbers:
         """Sums of a number of each node by domain, over `nodes` (all without them)."""
         ids, values = snapshot.label(domains.key)
         rows = np.flatnonzero(per_node if nodes is None else per_node * nodes)
-        sums = np.bincount(ids[rows], weights=per_node[rows], minlength=len(values)).astype(np.int64)
+        sums = np.bincount(ids.take(rows), weights=per_node.take(rows), minlength=len(values)).astype(np.int64)
         sums[NO_DOMAIN] = 0
         return cls(domains, sums)
 
@@ -76,7 +77,7 @@ class DomainNumbers:
 
     def at(self, ids: NDArray[np.int32]) -> Ints:
         """The number of each of some domains."""
-        numbers: Ints = self.all()[ids]
+        numbers: Ints = self.all().take(ids)
         return numbers
 
     def add(self, node: NodeInfo, change: int) -> None:

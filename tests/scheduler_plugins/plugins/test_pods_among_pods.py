@@ -371,7 +371,7 @@ def limit() -> DomainLimit:
 PLUGINS = ((spread, spread_code), (affinity, affinity_code), (limit, limit_code))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(nodes, placed, asking)
 def test_every_node_is_judged_as_the_reference_judges_it(nodes, placed, asking):
     world = World(nodes, placed, asking)
@@ -379,7 +379,7 @@ def test_every_node_is_judged_as_the_reference_judges_it(nodes, placed, asking):
         assert world.judged(make()).codes() == {name: code(world, name) for name in world.nodes}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(nodes, placed, asking)
 def test_every_node_is_scored_as_the_reference_scores_it(nodes, placed, asking):
     world = World(nodes, placed, asking)
@@ -389,7 +389,7 @@ def test_every_node_is_scored_as_the_reference_scores_it(nodes, placed, asking):
     assert list((scores or dict.fromkeys(world.nodes, 0)).values()) == affinity_scores(world)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(nodes, placed, asking, st.data())
 def test_what_if_answers_as_a_cluster_that_is_so(nodes, placed, asking, data):
     """A pod that leaves, and one that comes: the verdict on every node is that of the changed cluster."""
