@@ -7,7 +7,7 @@ Client, extender and API server share the machine: `busy` is the share of all CP
 CPU time of the extender beside it says what a question costs whoever else is there.
 
     filter_prioritize_ms_p99_N   both questions about one pod at N nodes
-    cpu_ms_N                     CPU of the whole extender process for both
+    cpu_ms_N                     CPU of the whole extender process for both; answer_cpu_ms_N without HTTP
     ls_filter_ms_p99_N           filter for a latency-sensitive pod, which passes without work
     refused_ms_p99_N             filter for a pod that fits nowhere: a reason for each of N nodes
     churn_ms_p99_N               as the first, while nodes get new forecasts
@@ -133,15 +133,15 @@ class Cluster:
         process = self._start(
             "scheduler_plugins.extender_main", *cluster, *limits, "--observe.listen", f"unix:{self.directory}/observe"
         )
-        _until("the extender is ready", lambda: self.figures().get(("nodes",)) == nodes)
+        _until("the extender is ready", lambda: self.figures("cache_size").get("nodes") == nodes)
         return psutil.Process(process.pid)
 
-    def figures(self) -> dict[tuple[str, ...], float]:
-        """Objects in the extender's cache by type."""
+    def figures(self, name: str) -> dict[str, float]:
+        """Values of one metric of the extender by its only label."""
         with contextlib.suppress(OSError, http.client.HTTPException):
-            _, body = get(f"{self.directory}/observe", "/metrics?name[]=slacktide_extender_cache_size", 5.0)
+            _, body = get(f"{self.directory}/observe", f"/metrics?name[]=slacktide_extender_{name}", 5.0)
             lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
-            return {(line.split('"')[1],): float(line.rsplit(" ", 1)[1]) for line in lines}
+            return {line.split('"')[1]: float(line.rsplit(" ", 1)[1]) for line in lines}
         return {}
 
     def create(self, count: int) -> None:
@@ -294,7 +294,7 @@ def at_size(nodes: int, pods: int, churn_per_second: float) -> dict[str, Any]:
         known = [one["metadata"]["name"] for one in asked]
         with contextlib.closing(Asking(running.address)) as client:
             check(client, known)
-            found = sequential(client, extender, known, pods)
+            found = sequential(client, running, extender, known, pods)
             order = Orders(known)
             found["ls_filter_ms"] = quantiles([client.one(pod(f"ls{i}", 0), order()) for i in range(pods)])
             found["refused_ms"] = quantiles([client.one(pod(f"big{i}", 30_000), order()) for i in range(pods)])
@@ -318,15 +318,24 @@ def check(client: Asking, known: Sequence[str]) -> None:
         raise SlacktideError(f"the extender answers wrongly: {len(kept)} of {len(known)} nodes kept")
 
 
-def sequential(client: Asking, extender: psutil.Process, known: Sequence[str], pods: int) -> dict[str, Any]:
-    """One pod after the other, and what that cost the process."""
+def sequential(
+    client: Asking, running: Cluster, extender: psutil.Process, known: Sequence[str], pods: int
+) -> dict[str, Any]:
+    """One pod after the other, and what that cost the process: in all, and to answer without HTTP."""
     order = Orders(known)
+    answering = sum(running.figures("cpu_seconds_total").values())
     psutil.cpu_percent()
     before = sum(extender.cpu_times()[:2])
     seconds = [client.both(pod(f"p{i}", 100 + i), order()) for i in range(pods)]
     used = sum(extender.cpu_times()[:2]) - before
     busy = psutil.cpu_percent() / 100
-    return {"filter_prioritize_ms": quantiles(seconds), "cpu_ms": 1000 * used / pods, "busy": busy}
+    answering = sum(running.figures("cpu_seconds_total").values()) - answering
+    return {
+        "filter_prioritize_ms": quantiles(seconds),
+        "cpu_ms": 1000 * used / pods,
+        "answer_cpu_ms": 1000 * answering / pods,
+        "busy": busy,
+    }
 
 
 def concurrent_clients(address: str, known: Sequence[str], pods: int) -> dict[str, Any]:
@@ -364,7 +373,7 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 _TIMES: Final = ("filter_prioritize_ms", "ls_filter_ms", "refused_ms", "churn_ms", "concurrent_ms", "whole_nodes_ms")
-_PLAIN: Final = ("cpu_ms", "busy", "concurrent_pods_per_second", "rss_mib")
+_PLAIN: Final = ("cpu_ms", "answer_cpu_ms", "busy", "concurrent_pods_per_second", "rss_mib")
 
 
 def table(sizes: Sequence[dict[str, Any]]) -> list[list[str]]:

@@ -19,11 +19,13 @@ from scheduler_plugins.framework.pod_info import PodInfo, PodReader
 from slacktide.errors import SlacktideError
 from slacktide.objects import Pod, View
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _NOTHING: Final = b"null"
 _KEPT_LISTS: Final = 16
 _KEPT_PODS: Final = 64
+_ENDS: Final = 256
 
 
 class Unusable(SlacktideError):
@@ -62,20 +64,15 @@ class _Nodes(View, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Nodes of a question: their names in order, and the bytes in which they came, one of the two null.
+    """Nodes of a question: their names in order, and the JSON in which they came: of whole nodes, or of names.
 
     `found` is what is known of the names from an earlier question.
     """
 
     names: list[str]
-    nodes: msgspec.Raw
-    node_names: msgspec.Raw
+    raw: bytes
+    whole: bool
     found: Found | None = None
-
-    @property
-    def whole(self) -> bool:
-        """Whether the nodes themselves were sent."""
-        return bytes(self.node_names) == _NOTHING
 
 
 class Memory:
@@ -84,7 +81,7 @@ class Memory:
     def __init__(self, reader: PodReader) -> None:
         self._reader = reader
         self._lock = threading.Lock()
-        self._lists: dict[bytes, tuple[list[str], Found]] = {}
+        self._lists: dict[tuple[int, bytes, bytes], tuple[bytes, list[str], Found]] = {}
         self._pods: dict[bytes, PodInfo] = {}
 
     def pod(self, raw: bytes) -> PodInfo:
@@ -107,16 +104,24 @@ class Memory:
 
     def names(self, raw: bytes) -> tuple[list[str], Found | None]:
         """The names, which must not be changed, and their rows if these are known. Raises WireError."""
-        return self._lists.get(raw) or (wire.decode(raw, list[str]), None)
+        known = self._lists.get(_short(raw))
+        if known is not None and known[0] == raw:
+            return known[1:]
+        return wire.decode(raw, list[str]), None
 
     def keep(self, raw: bytes, names: list[str], found: Found) -> None:
         """Remember that `raw` reads as `names`, and where these are."""
         with self._lock:
-            _put(self._lists, raw, (names, found), _KEPT_LISTS)
+            _put(self._lists, _short(raw), (raw, names, found), _KEPT_LISTS)
 
 
-def _put(kept: dict[bytes, T], raw: bytes, value: T, most: int) -> None:
-    kept[raw] = value
+def _short(raw: bytes) -> tuple[int, bytes, bytes]:
+    """Tells most lists apart; to hash one of thousands of names takes longer than to compare two."""
+    return len(raw), raw[:_ENDS], raw[-_ENDS:]
+
+
+def _put(kept: dict[K, T], key: K, value: T, most: int) -> None:
+    kept[key] = value
     while len(kept) > most:
         del kept[next(iter(kept))]
 
@@ -126,35 +131,35 @@ def asked(question: Question, memory: Memory) -> Asked:
     by_name, whole = bytes(question.node_names), bytes(question.nodes)
     if by_name != _NOTHING:
         names, found = memory.names(by_name)
-        return Asked(names, msgspec.Raw(_NOTHING), question.node_names, found)
+        return Asked(names, by_name, False, found)
     if whole == _NOTHING:
         raise Unusable("the request has neither Nodes nor NodeNames")
     names = [node.metadata.name for node in wire.decode(whole, _Nodes).items or ()]
     if "" in names:
         raise Unusable(f"Nodes.items[{names.index('')}] has no metadata.name")
-    return Asked(names, question.nodes, msgspec.Raw(_NOTHING))
+    return Asked(names, whole, True)
 
 
 def filter_answer(asked: Asked, answer: Answer, memory: Memory) -> bytes:
     """JSON of the answer of filter, in the form of the question: names by name, whole nodes by the very nodes."""
-    nodes, names = asked.nodes, asked.node_names
+    raw = asked.raw
     if len(answer.kept) < len(asked.names):
-        nodes = _only(asked, answer.kept) if asked.whole else nodes
-        names = names if asked.whole else msgspec.Raw(msgspec.json.encode(answer.kept))
+        raw = _only(asked, answer.kept) if asked.whole else msgspec.json.encode(answer.kept)
     if not asked.whole and answer.found is not None:
-        memory.keep(bytes(names), answer.kept, answer.found)
+        memory.keep(raw, answer.kept, answer.found)
+    nothing, left = msgspec.Raw(_NOTHING), msgspec.Raw(raw)
     return wire.encode(
         FilterAnswer(
-            nodes=nodes,
-            node_names=names,
+            nodes=left if asked.whole else nothing,
+            node_names=nothing if asked.whole else left,
             failed_nodes=answer.failed,
             failed_and_unresolvable_nodes=answer.unresolvable,
         )
     )
 
 
-def _only(asked: Asked, kept: list[str]) -> msgspec.Raw:
-    items = wire.decode(bytes(asked.nodes), wire.NodeList).items or ()
+def _only(asked: Asked, kept: list[str]) -> bytes:
+    items = wire.decode(asked.raw, wire.NodeList).items or ()
     wanted = set(kept)
     left = [node for node, name in zip(items, asked.names, strict=True) if name in wanted]
-    return msgspec.Raw(msgspec.json.encode(wire.NodeList(items=left)))
+    return msgspec.json.encode(wire.NodeList(items=left))
