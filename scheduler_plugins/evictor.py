@@ -6,10 +6,11 @@ gets the condition DisruptionTarget, then it is deleted; both spare a newer pod 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 
+from scheduler_plugins.framework.nominator import Nominator
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.status import SUCCESS, Status, failed
 from scheduler_plugins.framework.waiting import WaitingRoom
@@ -45,15 +46,35 @@ class EvictClient(Protocol):
         ...
 
 
+class PreemptionObserver(Protocol):
+    """Told of preemptions."""
+
+    def preemption_attempted(self) -> None:
+        """Room was looked for by removing pods."""
+        ...
+
+    def preempted(self, victims: int) -> None:
+        """That many pods were chosen to go."""
+        ...
+
+
 class ApiEvictor:
     """See `interfaces.Evictor`. Safe to use from any thread. `wall_seconds` is seconds since the epoch."""
 
     def __init__(
-        self, client: EvictClient, waiting: WaitingRoom, recorder: Recorder, wall_seconds: Callable[[], float]
+        self,
+        client: EvictClient,
+        waiting: WaitingRoom,
+        nominator: Nominator,
+        recorder: Recorder,
+        observer: PreemptionObserver,
+        wall_seconds: Callable[[], float],
     ) -> None:
         self._client = client
         self._waiting = waiting
+        self._nominator = nominator
         self._recorder = recorder
+        self._observer = observer
         self._wall = wall_seconds
 
     def preempt(self, victim: PodInfo, by: PodInfo, node_name: str) -> Status:
@@ -73,6 +94,27 @@ class ApiEvictor:
         _log.info("preempted", pod=victim.key, by=by.key, node=node_name)
         self._recorder.record(victim.pod, "Normal", "Preempted", f"Preempted by pod {by.uid} on node {node_name}")
         return SUCCESS
+
+    def withdraw(self, pod: PodInfo) -> Status:
+        """See `interfaces.Evictor`."""
+        self._nominator.drop(pod.uid)
+        body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": None}}
+        name, namespace = pod.pod.metadata.name, pod.pod.metadata.namespace
+        try:
+            self._client.patch(PODS, name, namespace, body, "status", "strategic")
+        except (NotFound, Conflict):
+            return SUCCESS
+        except ClusterError as error:
+            return failed(f"taking back the nomination of {pod.key}: {error}", error)
+        return SUCCESS
+
+    def attempted(self) -> None:
+        """See `interfaces.Evictor`."""
+        self._observer.preemption_attempted()
+
+    def chosen(self, victims: Sequence[PodInfo]) -> None:
+        """See `interfaces.Evictor`."""
+        self._observer.preempted(len(victims))
 
     def _condition(self, victim: PodInfo, by: PodInfo) -> dict[str, Any]:
         condition = {

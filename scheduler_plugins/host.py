@@ -120,7 +120,7 @@ class SchedulerHost:
             waiting=self._waiting,
             objects=self._objects,
             nominations=self._nominator,
-            evictor=ApiEvictor(self._client, self._waiting, self._events, time.time),
+            evictor=ApiEvictor(self._client, self._waiting, self._nominator, self._events, self._metrics, time.time),
             activate=lambda pods: self._queue.activate(pods),
             extenders=extenders,
         )

@@ -350,6 +350,18 @@ class Evictor(Protocol):
         """Ask the API to delete `victim`, told apart by uid; returns when the API has answered. Gone is Success."""
         ...
 
+    def withdraw(self, pod: PodInfo) -> Status:
+        """Take back the nomination of `pod`, because another takes the room: at once here, then in its status."""
+        ...
+
+    def attempted(self) -> None:
+        """To be told when room is looked for by removing pods; for the metrics."""
+        ...
+
+    def chosen(self, victims: Sequence[PodInfo]) -> None:
+        """To be told which pods are to go, before any goes; for the metrics."""
+        ...
+
 
 class _Nothing:
     """Stands for what a host does not have: nobody waits, no object is known, nobody is nominated."""
@@ -371,6 +383,15 @@ class _Nothing:
 
     def preempt(self, victim: PodInfo, by: PodInfo, node_name: str) -> Status:  # noqa: ARG002  # part of the protocol
         return failed("this host cannot preempt")
+
+    def withdraw(self, pod: PodInfo) -> Status:  # noqa: ARG002  # part of the protocol
+        return failed("this host has no nominations")
+
+    def attempted(self) -> None:
+        return None
+
+    def chosen(self, victims: Sequence[PodInfo]) -> None:  # noqa: ARG002  # part of the protocol
+        return None
 
 
 NOTHING: Final = _Nothing()

@@ -76,7 +76,7 @@ class Rig:
             monotonic=self.clock,
             waiting=self.waiting,
             nominations=self.nominator,
-            evictor=ApiEvictor(self.server, self.waiting, self.recorder, self.wall),
+            evictor=ApiEvictor(self.server, self.waiting, self.nominator, self.recorder, metrics, self.wall),
             activate=lambda pods: self.queue.activate(pods),
             extenders=extenders,
         )

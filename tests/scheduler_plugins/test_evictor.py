@@ -68,3 +68,28 @@ def test_waiting_victim_is_rejected_not_deleted_and_tries_again_after_its_backof
     assert rig.cache.size().assumed_pods == 0
     assert rig.condition("v") == ("False", "Unschedulable", "preempted at Permit by default/boss on node n")
     assert rig.queue.where(info("v")) == "backoff"
+
+
+def test_nomination_is_taken_back_here_and_in_the_status() -> None:
+    rig = Rig()
+    rig.server.put(pod("low", status={"phase": "Pending", "nominatedNodeName": "n"}))
+    rig.server.put(pod("gone", status={"phase": "Pending", "nominatedNodeName": "n"}))
+    assert rig.nominator.nodes() == {"n"}
+    gone = info("gone")
+    rig.server.hold = True
+    rig.server.remove("gone")
+    assert rig.handle.evictor.withdraw(info("low")).ok
+    assert rig.handle.evictor.withdraw(gone).ok
+    assert rig.nominator.nodes() == frozenset()
+    assert rig.server.pods[("default", "low")].status.nominated_node_name == ""
+    rig.server.deliver()
+    assert rig.nominator.nodes() == frozenset()
+
+
+def test_preemptions_are_counted() -> None:
+    rig = Rig()
+    rig.handle.evictor.attempted()
+    rig.handle.evictor.attempted()
+    rig.handle.evictor.chosen([info("a"), info("b"), info("c")])
+    assert rig.metric("scheduler_preemption_attempts_total") == 2
+    assert (rig.metric("scheduler_preemption_victims_sum"), rig.metric("scheduler_preemption_victims_count")) == (3, 1)
