@@ -270,6 +270,8 @@ def steady(nodes: int, seconds: float, period: float, days: int) -> dict[str, An
             "nodes": nodes,
             "samples_sent": sent,
             "samples_lost": sent - int(running.metric("samples_total")),
+            # Of those, what agents still had and would have sent again: 0 unless the end came too soon.
+            "samples_waiting": sum(outcome.waiting for outcome in outcomes),
             "cores": cores,
             "rss_mib": running.process.memory_info().rss / 2**20,
             "highest_rss_mib": running.highest_mib(),

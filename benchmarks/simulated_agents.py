@@ -28,7 +28,7 @@ CORES: Final = 32
 MEMORY: Final = 128 << 30
 
 _RECONNECT_SECONDS: Final = 0.3
-_DRAIN_SECONDS: Final = 20.0
+_DRAIN_SECONDS: Final = 60.0
 _LATENCIES: Final = 200_000
 
 
@@ -143,7 +143,7 @@ class Agents:
         self._sent = 0
 
     async def run(self) -> Outcome:
-        """Until SIGTERM, then until everything is acknowledged or twenty seconds have passed."""
+        """Until SIGTERM, then until everything is acknowledged or a minute has passed."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500)]
         channels = [grpc.aio.insecure_channel(self._address, options=options) for _ in range(self._channels)]
