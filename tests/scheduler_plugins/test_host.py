@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import threading
 
-from scheduler_plugins.host import every
+import pytest
+from prometheus_client import CollectorRegistry
+
+from scheduler_plugins.config.load import load
+from scheduler_plugins.framework.runtime import Framework
+from scheduler_plugins.host import SchedulerHost, every
+from scheduler_plugins.plugins import default_registry
+from scheduler_plugins.settings import SchedulerSettings
 from scheduler_plugins.workers import Workers
+from slacktide.cluster import connect
+from slacktide.observe import Health
+from slacktide.settings import ClusterSettings
 from tests.scheduler_plugins.build import Clock
 
 
@@ -59,3 +69,19 @@ def test_workers_survive_a_task_that_fails_and_never_hold_up_the_process() -> No
     workers.start()
     assert done.wait(20)
     assert kind == [True]
+
+
+def test_plugin_that_hangs_makes_the_process_not_live_and_unlisted_kinds_make_it_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings, health, plugins, stop = SchedulerSettings(), Health(), default_registry(), threading.Event()
+    client = connect(ClusterSettings(server="unix:/nonexistent/api.sock"), user_agent="test")
+    try:
+        SchedulerHost(settings, load(settings, plugins), client, plugins, CollectorRegistry(), health, stop)
+        assert health.not_live() == {}
+        assert health.not_ready()["informers"].startswith("not listed yet: pods, nodes, ")
+        said = "plugin P has not answered in Filter for 61 s"
+        monkeypatch.setattr(Framework, "hung", lambda self: [said])
+        assert health.not_live() == {"plugins": said}
+    finally:
+        client.close()

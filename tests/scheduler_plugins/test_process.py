@@ -16,13 +16,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
+from scheduler_plugins.evictor import ApiEvictor
+from scheduler_plugins.framework.nominator import Nominator
+from scheduler_plugins.framework.waiting import WaitingRoom
+from scheduler_plugins.metrics import SchedulerMetrics
 from slacktide import names
 from slacktide.cluster import EVENTS, LEASES, NODES, PODS, Client, connect
 from slacktide.cluster.errors import ClusterError
 from slacktide.objects import Pod
 from slacktide.settings import ClusterSettings
-from tests.scheduler_plugins.build import GI, be, forecast, offering
+from tests.scheduler_plugins.build import GI, READER, be, forecast, offering
+from tests.scheduler_plugins.rig import Recorder
 
 SECONDS = 40.0
 
@@ -186,6 +192,39 @@ def test_a_scheduler_that_does_not_lead_places_nothing(machine: Machine) -> None
     until("the pod is placed", lambda: machine.bound() == {"p": "n1"})
     lease = machine.client.get(LEASES, names.SCHEDULER_NAME, names.SYSTEM_NAMESPACE)
     assert lease.spec.holder_identity == "the-one"
+
+
+def test_preemption_through_a_real_server_marks_the_victim_and_spares_its_namesake(machine: Machine) -> None:
+    machine.start_api()
+    machine.offer(4000)
+    machine.create("victim", 1000)
+    machine.create("low", 1000)
+    victim = machine.client.get(PODS, "victim", "default")
+    machine.client.bind(victim, "n1")
+    nominator = Nominator()
+    waiting_room = WaitingRoom(time.monotonic)
+    metrics = SchedulerMetrics(CollectorRegistry())
+    recorder = Recorder()
+    evictor = ApiEvictor(machine.client, waiting_room, nominator, recorder, metrics, time.time)
+    by = READER.read(be("boss"))
+    another = READER.read(msgspec.structs.replace(victim, metadata=renamed(victim, "another-uid")))
+    assert evictor.preempt(another, by, "n1").ok
+    assert machine.client.get(PODS, "victim", "default").metadata.deletion_timestamp is None
+    assert evictor.preempt(READER.read(victim), by, "n1").ok
+    left = [pod for pod in machine.pods() if pod.metadata.name == "victim"]
+    assert [bool(pod.metadata.deletion_timestamp) for pod in left] == [True]
+    conditions = [c for c in left[0].status.conditions if c.type == "DisruptionTarget"]
+    assert [(c.status, c.reason) for c in conditions] == [("True", "PreemptionByScheduler")]
+    assert [event[2] for event in recorder.events] == ["Preempted"]
+    machine.client.patch(PODS, "low", "default", {"status": {"nominatedNodeName": "n1"}}, "status", "strategic")
+    low = machine.client.get(PODS, "low", "default")
+    assert low.status.nominated_node_name == "n1"
+    assert evictor.withdraw(READER.read(low)).ok
+    assert machine.client.get(PODS, "low", "default").status.nominated_node_name == ""
+
+
+def renamed(pod: Pod, uid: str) -> Any:
+    return msgspec.structs.replace(pod.metadata, uid=uid)
 
 
 TWO_PROFILES = """
