@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from scheduler_plugins.framework.asleep import Asleep
@@ -69,16 +69,19 @@ class Judge:
         if event.wildcard:
             return [(queued, Wake.AFTER_BACKOFF) for queued in asleep if counts(queued)]
         best: dict[str, tuple[QueuedPod, Wake]] = {}
+
+        def better(waker: Waker, alike: Mapping[str, QueuedPod]) -> Iterator[tuple[str, QueuedPod, Wake]]:
+            for key, queued in alike.items():
+                wake, known = _promised(waker, queued), best.get(key)
+                if (known is None or wake > known[1]) and counts(queued):
+                    yield key, queued, wake
+
         for waker in self._wakers.covering(event):
             for alike in asleep.kinds(waker):
-                better = [
-                    (key, queued, wake)
-                    for key, queued in alike.items()
-                    if (wake := _promised(waker, queued)) > (best[key][1] if key in best else Wake.SLEEP)
-                    and counts(queued)
-                ]
-                if better and self._helps(waker, better[0][1].info, event, old, new):
-                    best.update((key, (queued, wake)) for key, queued, wake in better)
+                # One stands for all that are alike; the others are looked at only when the event helps it.
+                first = next(better(waker, alike), None)
+                if first is not None and self._helps(waker, first[1].info, event, old, new):
+                    best.update((key, (queued, wake)) for key, queued, wake in list(better(waker, alike)))
         return list(best.values())
 
     def _helps(self, waker: Waker, info: PodInfo, event: ClusterEvent, old: Any, new: Any) -> bool:

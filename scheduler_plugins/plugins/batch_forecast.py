@@ -232,8 +232,9 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
             Registration(
                 ClusterEvent(NODE, Action.ADD | Action.UPDATE_NODE_ANNOTATION | Action.UPDATE_NODE_ALLOCATABLE),
                 self._node_offers,
+                lambda pod: tuple(resource.need(pod) for resource in self._resources),
             ),
-            Registration(ClusterEvent(POD, Action.DELETE), self._pod_left),
+            Registration(ClusterEvent(POD, Action.DELETE), self._pod_left, lambda _: None),
             Registration(ClusterEvent(POD, Action.UPDATE_POD_SCALE_DOWN), self._pod_shrank),
         )
 

@@ -141,9 +141,11 @@ class NodeResourcesFit(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
         """
         node_actions = Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_TAINT
         return (
-            Registration(ClusterEvent(POD, Action.DELETE), self._pod_left),
+            Registration(ClusterEvent(POD, Action.DELETE), self._pod_left, lambda _: None),
             Registration(ClusterEvent(POD, Action.UPDATE_POD_SCALE_DOWN), self._pod_shrank),
-            Registration(ClusterEvent(NODE, node_actions), self._node_grew),
+            Registration(
+                ClusterEvent(NODE, node_actions), self._node_grew, lambda pod: tuple(self._wanted(pod).items())
+            ),
         )
 
     @staticmethod

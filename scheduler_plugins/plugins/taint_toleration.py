@@ -79,7 +79,7 @@ class TaintToleration(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin
     def events_to_register(self) -> Sequence[Registration]:
         """A node whose taints are tolerated now, or a toleration of the pod's own."""
         return (
-            Registration(ClusterEvent(NODE, Action.ADD | Action.UPDATE_NODE_TAINT), self._tolerable),
+            Registration(ClusterEvent(NODE, Action.ADD | Action.UPDATE_NODE_TAINT), self._tolerable, tolerations_of),
             Registration(ClusterEvent(UNSCHEDULABLE_POD, Action.UPDATE_POD_TOLERATION), own),
         )
 
