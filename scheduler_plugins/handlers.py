@@ -126,7 +126,7 @@ class ClusterHandlers:
         self._queue.move_all(events.ASSIGNED_POD_ADD, None, info)
 
     def _placed_changed(self, old: Pod, new: Pod) -> None:
-        before, after = self._reader.read(old), self._reader.read(new)
+        before, after = self._cache.get(new.metadata.uid), self._reader.read(new)
         if self._cache.is_assumed(new.metadata.uid):
             self._cache.add_pod(after)
         else:

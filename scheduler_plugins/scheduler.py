@@ -332,7 +332,8 @@ class Scheduler:
             return
         report = _log.info if result == "unschedulable" else _log.warning
         report("not scheduled", pod=info.key, attempts=attempt.queued.attempts, reason=message)
-        attempt.queued.info = self._reader.read(current)
+        if current is not info.pod:
+            attempt.queued.info = self._reader.read(current)
         if nominate is None:
             self._outside.reporter.failed(current, reason, message)
         else:
