@@ -91,7 +91,9 @@ class Snapshot:
         self.layout = 0
         """Rises when a row is given to another node: rows that were looked up before mean nothing any more."""
         self.generation = 0
-        self._readers = [(column.name, column.read, column.of_object) for column in (*_FIXED, *columns)]
+        # Plugins that share a column each name it.
+        known = {column.name: column for column in (*_FIXED, *columns)}
+        self._readers = [(column.name, column.read, column.of_object) for column in known.values()]
         self._interned = {one.name: _Interning(one.read, of_object=one.of_object) for one in interned}
         self._numbers: dict[str, NDArray[Any]] = {
             column.name: np.zeros(_FIRST_CAPACITY, dtype=column.dtype) for column in (*_FIXED, *columns)

@@ -369,6 +369,20 @@ def test_incremental_snapshots_equal_a_rebuild(steps) -> None:
     assert all(one.consistent() for one in cache._nodes.values())
 
 
+def test_a_column_that_several_plugins_name_is_read_once() -> None:
+    reads: list[str] = []
+    shared = Column(
+        "Shared/cpus", "int64", lambda n: reads.append(n.name) or n.allocatable.get("cpu", 0), of_object=True
+    )
+    snapshot = Snapshot((shared, shared))
+    info_of_node = NodeInfo.of(node("n"))
+    snapshot.put(info_of_node)
+    snapshot.put(info_of_node.clone())
+    assert (reads, snapshot.column("Shared/cpus").tolist()) == (["n"], [8000])
+    snapshot.put(NodeInfo.of(node("n", {"cpu": "2"})))
+    assert (reads, snapshot.column("Shared/cpus").tolist()) == (["n", "n"], [2000])
+
+
 def test_values_that_no_node_has_any_more_are_forgotten() -> None:
     snapshot = Snapshot((), INTERNED)
     for i in range(1100):
