@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 
-from slacktide.cluster import NAMESPACES
+from slacktide.cluster import NAMESPACES, PODS
 from tests.cluster import harness
 
 
@@ -30,7 +30,9 @@ def client(plane):
 
 @pytest.fixture
 def namespace(client):
-    """Name of a namespace of the test's own."""
+    """Name of a namespace of the test's own; its pods are gone afterwards, so that no other test counts them."""
     name = f"test-{secrets.token_hex(4)}"
     client.create(NAMESPACES, {"metadata": {"name": name}})
-    return name
+    yield name
+    for pod in client.list(PODS, namespace=name).items:
+        client.delete(PODS, pod.metadata.name, name, grace_period_seconds=0)
