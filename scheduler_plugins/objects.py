@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from scheduler_plugins.framework.event_names import event_resource
 from scheduler_plugins.framework.events import Action, ClusterEvent
 from slacktide.cluster import Client, ClusterMetrics, Informer, Kind
+from slacktide.cluster.indexed import Index
 from slacktide.cluster.kinds import HasMetadata
 
+V = TypeVar("V")
 T = TypeVar("T", bound=HasMetadata)
 
 Happened = Callable[[ClusterEvent, Any, Any], None]
@@ -45,6 +47,10 @@ class InformerStore:
         """See `interfaces.ObjectStore`."""
         found: T | None = self._informers[event_resource(kind)].get(namespace, name)
         return found
+
+    def indexed(self, kind: Kind[T], index: Index[T, V], value: Hashable) -> Sequence[V]:
+        """See `interfaces.ObjectStore`."""
+        return self._informers[event_resource(kind)].indexed(index, value)
 
     def start(self) -> None:
         """Begin to list and watch."""

@@ -145,6 +145,12 @@ class SchedulingGate(View, frozen=True):
     name: str
 
 
+class SchedulingGroup(View, frozen=True):
+    """Which pods are placed together with this one: those that name the same PodGroup (scheduling.k8s.io)."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(View, frozen=True):
     """spec of a pod."""
 
@@ -164,6 +170,7 @@ class PodSpec(View, frozen=True):
     tolerations: list[Toleration] = []
     topology_spread_constraints: list[dict[str, Any]] = []
     scheduling_gates: list[SchedulingGate] = []
+    scheduling_group: SchedulingGroup | None = None
     volumes: list[dict[str, Any]] = []
     resource_claims: list[dict[str, Any]] = []
     host_network: bool = False

@@ -65,6 +65,11 @@ def node_capacity(node: Node) -> dict[str, int]:
     return _rounded(_exact(node.status.capacity))
 
 
+def amounts_of(quantities: Mapping[str, Quantity]) -> dict[str, int]:
+    """Quantities by resource as numbers, `cpu` in millicores. Raises QuantityError."""
+    return _rounded(_exact(quantities))
+
+
 def qos_class(pod: Pod) -> str:
     """Guaranteed, Burstable or BestEffort, by cpu and memory alone, as the API server computes it.
 

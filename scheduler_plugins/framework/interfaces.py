@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
@@ -31,9 +31,11 @@ from scheduler_plugins.framework.snapshot import Column, Indices, Interned, Snap
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, Status, failed
 from scheduler_plugins.framework.verdicts import Verdicts
+from slacktide.cluster.indexed import Index
 from slacktide.cluster.kinds import HasMetadata, Kind
 
 T = TypeVar("T", bound=HasMetadata)
+V = TypeVar("V")
 
 MAX_SCORE: Final = 100
 
@@ -314,6 +316,10 @@ class WaitingPods(Protocol):
         """Those that wait now."""
         ...
 
+    def allow_together(self, uids: Collection[str], plugin: str) -> bool:
+        """`plugin` lets all of these go on, or, where one of them waits no longer, none (False)."""
+        ...
+
 
 class ObjectStore(Protocol):
     """Objects that a plugin has named in `kinds`, as informers have them; must not be changed."""
@@ -324,6 +330,10 @@ class ObjectStore(Protocol):
 
     def get(self, kind: Kind[T], namespace: str, name: str) -> T | None:
         """One object; `namespace` is empty for a kind without. Raises KeyError likewise."""
+        ...
+
+    def indexed(self, kind: Kind[T], index: Index[T, V], value: Hashable) -> Sequence[V]:
+        """What `index` keeps of the objects that it finds under `value`. Raises KeyError likewise."""
         ...
 
 
@@ -371,6 +381,12 @@ class _Nothing:
 
     def get(self, *_: object) -> None:
         return None
+
+    def indexed(self, *_: object) -> Sequence[Any]:
+        return ()
+
+    def allow_together(self, uids: Collection[str], plugin: str) -> bool:  # noqa: ARG002  # part of the protocol
+        return not uids
 
     def on(self, node_name: str) -> Sequence[PodInfo]:  # noqa: ARG002  # part of the protocol
         return ()

@@ -7,7 +7,7 @@ preemption. It is told once, to the callback that came with the pod.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from scheduler_plugins.framework.pod_info import PodInfo
@@ -32,7 +32,7 @@ class Waiter:
         self._until = until
         self._told = told
         self._since = room.now()
-        self._lock = threading.Lock()
+        self._lock = room.lock
         self._decided = False
 
     @property
@@ -53,10 +53,21 @@ class Waiter:
     def allow(self, plugin: str) -> None:
         """See `interfaces.WaitingPod`."""
         with self._lock:
-            self._until.pop(plugin, None)
-            if self._until:
-                return
-        self._decide(SUCCESS)
+            allowed = self.take_allowance(plugin)
+        if allowed:
+            self.go_on()
+
+    def take_allowance(self, plugin: str) -> bool:
+        """Of `allow` the part that must hold the room's lock; True if the caller has to let the pod `go_on`."""
+        self._until.pop(plugin, None)
+        if self._until or self._decided:
+            return False
+        self._decided = True
+        return True
+
+    def go_on(self) -> None:
+        """The pod is allowed by all; to be called without the lock."""
+        self._leave(SUCCESS)
 
     def reject(self, plugin: str, message: str) -> None:
         """See `interfaces.WaitingPod`. A rejection in nobody's name (empty) lets the pod try again after a backoff."""
@@ -72,19 +83,28 @@ class Waiter:
             if self._decided:
                 return
             self._decided = True
+        self._leave(status)
+
+    def _leave(self, status: Status) -> None:
         self._room.leave(self._pod.uid)
         self._told(status, self._room.now() - self._since)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the pod waits no longer, even if it was not told yet."""
+        return self._decided
 
 
 class WaitingRoom:
     """All pods that wait at Permit in this process; see `interfaces.WaitingPods`. Thread safe.
 
-    `now` gives monotonic seconds. Timeouts are kept by whoever calls `expire` often enough.
+    `now` gives monotonic seconds. Timeouts are kept by whoever calls `expire` often enough. One `lock` guards all
+    decisions, so that several pods can be decided in one moment.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._waiters: dict[str, Waiter] = {}
 
     def add(self, pod: PodInfo, node_name: str, timeouts: Mapping[str, float], told: Decided) -> Waiter:
@@ -92,24 +112,37 @@ class WaitingRoom:
         now = self.now()
         until = {plugin: now + min(seconds, LONGEST_SECONDS) for plugin, seconds in timeouts.items()}
         waiter = Waiter(self, pod, node_name, until, told)
-        with self._lock:
+        with self.lock:
             self._waiters[pod.uid] = waiter
         return waiter
 
     def leave(self, uid: str) -> None:
         """The pod is decided and waits no longer."""
-        with self._lock:
+        with self.lock:
             self._waiters.pop(uid, None)
 
     def get(self, uid: str) -> Waiter | None:
         """See `interfaces.WaitingPods`."""
-        with self._lock:
-            return self._waiters.get(uid)
+        with self.lock:
+            waiter = self._waiters.get(uid)
+            return None if waiter is None or waiter.decided else waiter
 
     def all(self) -> Sequence[Waiter]:
         """See `interfaces.WaitingPods`."""
-        with self._lock:
-            return tuple(self._waiters.values())
+        with self.lock:
+            return tuple(waiter for waiter in self._waiters.values() if not waiter.decided)
+
+    def allow_together(self, uids: Collection[str], plugin: str) -> bool:
+        """See `interfaces.WaitingPods`."""
+        with self.lock:
+            waiters = [self._waiters.get(uid) for uid in uids]
+            there = [waiter for waiter in waiters if waiter is not None and not waiter.decided]
+            if len(there) < len(waiters):
+                return False
+            allowed = [waiter for waiter in there if waiter.take_allowance(plugin)]
+        for waiter in allowed:
+            waiter.go_on()
+        return True
 
     def reject(self, uid: str, plugin: str, message: str) -> bool:
         """End the wait of one pod; False if it does not wait. See `Waiter.reject`."""

@@ -10,17 +10,20 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import Final, Generic
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
 
 from slacktide.cluster.cache import Change, Key, changes_of, difference, key_of
 from slacktide.cluster.client import INACTIVITY_SECONDS, Client, Watch
 from slacktide.cluster.errors import ClusterError, Gone, NotFound, Unreachable, Unreadable
+from slacktide.cluster.indexed import Index, Indexes
 from slacktide.cluster.kinds import Kind, T
 from slacktide.cluster.metrics import ClusterMetrics
 from slacktide.cluster.retry import Backoff
 from slacktide.cluster.watch import WatchEvent
 from slacktide.observe import get_logger
+
+V = TypeVar("V")
 
 _LOG: Final = get_logger("cluster.informer")
 _BACKOFF_BASE_SECONDS: Final = 0.5
@@ -79,6 +82,7 @@ class Informer(Generic[T]):
         self._clock = clock
 
         self._cache: dict[Key, T] = {}
+        self._indexes: Indexes[T] = Indexes()
         self._lock = threading.Lock()
         self._synced = threading.Event()
         self._stopping = threading.Event()
@@ -122,6 +126,11 @@ class Informer(Generic[T]):
         """All cached objects at this moment, in no order."""
         with self._lock:
             return tuple(self._cache.values())
+
+    def indexed(self, index: Index[T, V], value: Hashable) -> tuple[V, ...]:
+        """What `index` keeps of the cached objects that it finds under `value`, in no order."""
+        with self._lock:
+            return self._indexes.find(index, value, self._cache)
 
     def age_seconds(self) -> float:
         """Seconds since the server was last heard; infinite before the first list.
@@ -196,6 +205,7 @@ class Informer(Generic[T]):
         with self._lock:
             changes = difference(self._cache, listed)
             self._cache = listed
+            self._indexes.replace(listed)
         for change in changes:
             self._tell(change)
         self._synced.set()
@@ -249,10 +259,12 @@ class Informer(Generic[T]):
             old = self._cache.get(key)
             if event.type == "DELETED":
                 self._cache.pop(key, None)
+                self._indexes.change(key, old, None)
                 return [] if old is None else [Change(event.object if event.readable else old, None)]
             if not event.readable:
                 return []
             self._cache[key] = event.object
+            self._indexes.change(key, old, event.object)
         return changes_of(old, event.object)
 
     def _tell(self, change: Change[T]) -> None:

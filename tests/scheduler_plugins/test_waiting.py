@@ -104,3 +104,34 @@ def test_decisions_of_many_threads_are_told_once(turn: int) -> None:
         thread.join(20)
     assert len(waits.told) == 1
     assert waits.room.all() == ()
+
+
+def test_several_pods_are_allowed_in_one_moment_or_none_is() -> None:
+    room, told = WaitingRoom(Clock()), []
+    for name in "abc":
+        room.add(
+            info(name),
+            "n",
+            {"P": 60, "Q": 60} if name == "c" else {"P": 60},
+            lambda s, _, n=name: told.append((n, s.ok)),
+        )
+    room.reject("uid-a", "P", "no")
+    assert not room.allow_together(["uid-a", "uid-b", "uid-c"], "P")
+    assert told == [("a", False)]
+    assert room.get("uid-b").pending() == {"P"}
+    assert room.allow_together(["uid-b", "uid-c"], "P")
+    assert told == [("a", False), ("b", True)]
+    assert room.get("uid-c").pending() == {"Q"}
+    assert room.allow_together([], "P")
+    room.get("uid-c").allow("Q")
+    assert told[-1] == ("c", True)
+    assert not room.allow_together(["uid-c"], "P")
+
+
+def test_a_pod_that_is_decided_counts_no_more_when_others_are_told() -> None:
+    """Its callback runs while it is being taken out: nobody may find it waiting by then."""
+    room, seen = WaitingRoom(Clock()), []
+    room.add(info("a"), "n", {"P": 60}, lambda *_: None)
+    room.add(info("b"), "n", {"P": 60}, lambda *_: seen.append([w.pod.uid for w in room.all()]))
+    room.get("uid-b").reject("P", "no")
+    assert seen == [["uid-a"]]
