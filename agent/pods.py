@@ -14,15 +14,14 @@ from typing import Final, Protocol
 from agent.snapshot import ContainerIdentity, PodIdentity
 from slacktide import quantity
 from slacktide.errors import QuantityError
+from slacktide.evictable import CONFIG_MIRROR, is_evictable
 from slacktide.forecast import Amount
 from slacktide.kernel.kubepods import container_id
-from slacktide.names import EVICTABLE_ANNOTATION, KOORDINATOR_EVICTION_LABEL
 from slacktide.objects import Container, Pod, Quantity, epoch_seconds, is_terminal, is_terminating
 from slacktide.resources import CPU, MEMORY, limits_of, requests_of
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier, tier_of
 
-_CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
 
 
@@ -49,7 +48,7 @@ def identity_of(pod: Pod, names: ResourceNames) -> PodIdentity:
         created_at=epoch_seconds(meta.creation_timestamp),
         terminating=is_terminating(pod) or is_terminal(pod),
         grace_seconds=_grace(pod),
-        evictable=_evictable(pod),
+        evictable=is_evictable(pod),
         containers=_containers(pod, names),
     )
     try:
@@ -77,16 +76,8 @@ def cgroup_uid(pod: Pod) -> str:
     Source: kubernetes pkg/kubelet/types/pod_update.go (annotations kubernetes.io/config.mirror and config.hash).
     """
     annotations = pod.metadata.annotations
-    manifest = annotations.get(_CONFIG_HASH, "") if _CONFIG_MIRROR in annotations else ""
+    manifest = annotations.get(_CONFIG_HASH, "") if CONFIG_MIRROR in annotations else ""
     return (manifest or pod.metadata.uid).lower()
-
-
-def _evictable(pod: Pod) -> bool:
-    """Opt-outs; and a static pod is the kubelet's own, which the API cannot end."""
-    meta = pod.metadata
-    opted_out = meta.labels.get(KOORDINATOR_EVICTION_LABEL) == "false"
-    stays = _CONFIG_MIRROR in meta.annotations
-    return meta.annotations.get(EVICTABLE_ANNOTATION, "true") == "true" and not opted_out and not stays
 
 
 def _grace(pod: Pod) -> float | None:

@@ -11,6 +11,7 @@ from scheduler_plugins.framework.pod_info import PodInfo, PodReader
 from scheduler_plugins.framework.queue import SchedulingQueue
 from scheduler_plugins.framework.waiting import DELETED, WaitingRoom
 from slacktide.objects import Node, Pod, is_terminal, is_terminating
+from slacktide.tier import Tier
 
 
 class _Kind(enum.Enum):
@@ -111,8 +112,12 @@ class ClusterHandlers:
             self._given_up(before, claimed)
 
     def _given_up(self, info: PodInfo, claimed: str) -> None:
-        """Room that was made for `info` is free for others; those of a higher priority never minded its claim."""
-        self._queue.move_all(events.ASSIGNED_POD_DELETE, info.on(claimed), None, priority=info.priority)
+        """Room that was made for `info` is free for others; those of a higher priority never minded its claim.
+
+        Best-effort pods mind that of another tier whatever their priority.
+        """
+        priority = info.priority if info.tier is Tier.BE else None
+        self._queue.move_all(events.ASSIGNED_POD_DELETE, info.on(claimed), None, priority=priority)
 
     def _placed(self, pod: Pod) -> None:
         info = self._reader.read(pod)

@@ -19,6 +19,7 @@ from scheduler_plugins.framework.snapshot import Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, Status, failed
 from scheduler_plugins.framework.verdicts import Verdicts
+from scheduler_plugins.framework.yielding import gives_way
 
 Judge = Callable[[CycleState, PodInfo, Snapshot, Indices, Diagnosis], tuple[Status, Indices]]
 """All Filter plugins of a profile, as `Framework.run_filter`."""
@@ -68,7 +69,7 @@ class NominatedFilter:
         coming = [
             other
             for other in self._nominations.on(node.name)
-            if other.uid != pod.uid and other.priority >= pod.priority and other.uid not in node.pods
+            if other.uid != pod.uid and not gives_way(other, to=pod) and other.uid not in node.pods
         ]
         if not coming:
             return SUCCESS
