@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from scheduler_plugins.framework.diagnosis import Diagnosis, Refusals
+from scheduler_plugins.framework.diagnosis import Diagnosis, RefusedBy
 from scheduler_plugins.framework.runtime import ScoreTable
 from slacktide.observe import get_logger
 
@@ -24,6 +24,9 @@ _standard = logging.getLogger("scheduler.scores")
 
 KEPT_CYCLES: Final = 32
 KEPT_NODES: Final = 20
+KEPT_UNPLACED: Final = 500
+"""Of so many pods that are not placed the last cycle is kept, however long ago it was."""
+
 _MOST_EXPLAINED: Final = 100
 
 
@@ -135,11 +138,17 @@ class Records:
         self.wall = wall_seconds
         self._lock = threading.Lock()
         self._cycles: deque[Cycle] = deque(maxlen=kept)
+        self._unplaced: dict[str, Cycle] = {}
 
     def add(self, cycle: Cycle) -> None:
         """A cycle ended. Its score table goes to the log at level debug."""
         with self._lock:
             self._cycles.append(cycle)
+            self._unplaced.pop(cycle.uid, None)
+            if cycle.result != "chosen":
+                self._unplaced[cycle.uid] = cycle
+                if len(self._unplaced) > KEPT_UNPLACED:
+                    del self._unplaced[next(iter(self._unplaced))]
         if cycle.scores is not None and _standard.isEnabledFor(logging.DEBUG):
             _log.debug("scores", pod=cycle.pod, profile=cycle.profile, chosen=cycle.node, nodes=cycle.scores.shown())
 
@@ -148,34 +157,38 @@ class Records:
         with self._lock:
             return tuple(reversed(self._cycles))
 
+    def unplaced(self) -> Sequence[Cycle]:
+        """The last cycle of each pod that found no node, the newest first; some of these pods may be gone by now."""
+        with self._lock:
+            return tuple(reversed(self._unplaced.values()))
+
     def body(self) -> bytes:
-        """Answer of the debug endpoint: JSON {"cycles": [...]}, the newest first."""
-        return msgspec.json.encode({"cycles": [cycle.shown() for cycle in self.last()]})
+        """Answer of the debug endpoint: JSON {"cycles": [...], "unplaced": [...]}, the newest first."""
+        shown = {name: [cycle.shown() for cycle in cycles] for name, cycles in self._parts()}
+        return msgspec.json.encode(shown)
+
+    def _parts(self) -> tuple[tuple[str, Sequence[Cycle]], ...]:
+        return ("cycles", self.last()), ("unplaced", self.unplaced())
 
 
 def refused(diagnosis: Diagnosis, *, explain: bool) -> list[Mapping[str, Any]]:
     """For each plugin how many nodes it refused; with `explain` also why, and which node was nearest to fitting.
 
     Reasons are left out where many nodes would have to be asked one by one; the message of the cycle has them.
+    Refusals before any Filter was asked have `point` PreFilter.
     """
-    return [_refusal(refusals, diagnosis.names, explain=explain) for refusals in diagnosis.refusals]
+    if explain:
+        return [_refusal(refusal) for refusal in diagnosis.by_plugin(_MOST_EXPLAINED)]
+    return [{"plugin": refusals.plugin, "nodes": len(refusals.positions)} for refusals in diagnosis.refusals]
 
 
-def _refusal(refusals: Refusals, names: Sequence[str], *, explain: bool) -> Mapping[str, Any]:
-    shown: dict[str, Any] = {"plugin": refusals.plugin, "nodes": len(refusals.positions)}
-    if explain and (refusals.verdicts.kinds is not None or len(refusals.positions) <= _MOST_EXPLAINED):
-        shown["reasons"] = _reasons(refusals, names)
+def _refusal(refusal: RefusedBy) -> Mapping[str, Any]:
+    shown: dict[str, Any] = {"plugin": refusal.plugin, "nodes": refusal.nodes}
+    if refusal.point != "Filter":
+        shown["point"] = refusal.point
+    if refusal.reasons is not None:
+        shown["reasons"] = [
+            {"reason": one.text, "nodes": one.nodes, "nearest": one.nearest, "detail": one.detail}
+            for one in refusal.reasons
+        ]
     return shown
-
-
-def _reasons(refusals: Refusals, names: Sequence[str]) -> list[Mapping[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    misses: dict[str, float] = {}
-    for count, row, status in refusals.kinds():
-        for reason in status.parts:
-            known = found.setdefault(reason.text, {"reason": reason.text, "nodes": 0})
-            known["nodes"] += count
-            if "nearest" not in known or reason.miss < misses[reason.text]:
-                misses[reason.text] = reason.miss
-                known |= {"nearest": names[row], "detail": reason.detail}
-    return list(found.values())

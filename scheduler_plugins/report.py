@@ -16,6 +16,9 @@ _log = get_logger("scheduler.report")
 UNSCHEDULABLE: Final = "Unschedulable"
 SCHEDULER_ERROR: Final = "SchedulerError"
 EVENT_LIMIT: Final = 1024
+"""Bytes of a note. Source: kubernetes pkg/apis/core/validation, NoteLengthLimit."""
+
+_CUT: Final = " ..."
 
 
 class StatusClient(Protocol):
@@ -76,8 +79,15 @@ def _condition(pod: Pod, reason: str, message: str, now: float) -> dict[str, Any
 
 
 def event_text(message: str) -> str:
-    """`message` cut to what an event may carry."""
-    return message if len(message) <= EVENT_LIMIT else message[: EVENT_LIMIT - 3] + "..."
+    """`message` cut after a whole word to what an event may carry, which the API counts in bytes."""
+    data = message.encode()
+    if len(data) <= EVENT_LIMIT:
+        return message
+    room = EVENT_LIMIT - len(_CUT)
+    blank = data.rfind(b" ", 0, room + 1)
+    # A word that is most of the note is cut rather than left out.
+    head = data[:blank].rstrip(b" ,;:") if blank > room // 2 else data[:room]
+    return head.decode(errors="ignore") + _CUT
 
 
 class Reporter:

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from scheduler_plugins.framework.snapshot import Indices
-from scheduler_plugins.framework.status import Code, Reason, Status
+from scheduler_plugins.framework.status import Code, Status
 from scheduler_plugins.framework.verdicts import Verdicts
+
+_MOST_REASONS: Final = 50
+"""A message names no more reasons than this; those of the most nodes."""
+
+
+@dataclass(slots=True)
+class CountedReason:
+    """One reason of one plugin: how many nodes fell to it, and the node nearest to fitting with its numbers."""
+
+    text: str
+    nodes: int = 0
+    nearest: str = ""
+    detail: str = ""
+    miss: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedBy:
+    """What one plugin refused: `reasons` is None where nobody asked for them.
+
+    `point` is PreFilter for nodes that no Filter was asked about; `plugin` then may name several.
+    """
+
+    plugin: str
+    nodes: int
+    point: str
+    reasons: Sequence[CountedReason] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +97,31 @@ class Diagnosis:
         """Refusal of each node that a Filter was asked about."""
         return {self.names[row]: status for refusal in self.refusals for row, status in refusal.statuses()}
 
+    def by_plugin(self, most_asked: int | None = None) -> list[RefusedBy]:
+        """Who refused how many nodes and why, in the order in which they were asked.
+
+        Reasons are left out (None) where more than `most_asked` nodes would have to be asked one by one.
+        """
+        found = []
+        if self.absent is not None and self.absent_count:
+            reasons = [CountedReason(p.text, self.absent_count, "", p.detail, p.miss) for p in self.absent.parts]
+            found.append(RefusedBy(self.absent.plugin, self.absent_count, "PreFilter", reasons))
+        for refusal in self.refusals:
+            nodes = len(refusal.positions)
+            asked = most_asked is None or nodes <= most_asked or refusal.verdicts.kinds is not None
+            found.append(RefusedBy(refusal.plugin, nodes, "Filter", self._reasons(refusal) if asked else None))
+        return found
+
+    def _reasons(self, refusal: Refusals) -> list[CountedReason]:
+        found: dict[str, CountedReason] = {}
+        for count, row, status in refusal.kinds():
+            for reason in status.parts:
+                counted = found.setdefault(reason.text, CountedReason(reason.text))
+                counted.nodes += count
+                if not counted.nearest or reason.miss < counted.miss:
+                    counted.nearest, counted.detail, counted.miss = self.names[row], reason.detail, reason.miss
+        return list(found.values())
+
     def message(self) -> str:
         """One sentence in the stock scheduler's form: how many nodes there are and how many fell to each reason.
 
@@ -77,34 +131,37 @@ class Diagnosis:
         if self.pre_filter_message:
             text += f": {self.pre_filter_message}"
         else:
-            counted = sorted(self._counted())
-            if counted:
-                text += f": {', '.join(counted)}"
+            counted = self._counted()
+            shown = sorted(counted, key=lambda one: -one.nodes)[:_MOST_REASONS]
+            said = sorted(f"{one.nodes} {one.text}{_numbers(one)}" for one in shown)
+            if len(counted) > len(shown):
+                said.append(f"and {len(counted) - len(shown)} more reasons")
+            if said:
+                text += f": {', '.join(said)}"
         text += "."
         return f"{text} {self.post_filter_message}" if self.post_filter_message else text
 
-    def _counted(self) -> Iterator[str]:
-        counts: dict[str, int] = {}
-        nearest: dict[str, tuple[Reason, str]] = {}
+    def _counted(self) -> list[CountedReason]:
+        """Reasons of all plugins by their text, those of the nodes that no Filter saw last and numbers included."""
+        found: dict[str, CountedReason] = {}
         for refusal in self.refusals:
-            for count, row, status in refusal.kinds():
-                for reason in status.parts:
-                    counts[reason.text] = counts.get(reason.text, 0) + count
-                    best = nearest.get(reason.text)
-                    if best is None or reason.miss < best[0].miss:
-                        nearest[reason.text] = (reason, self.names[row])
+            for reason in self._reasons(refusal):
+                known = found.setdefault(reason.text, reason)
+                if known is reason:
+                    continue
+                known.nodes += reason.nodes
+                if reason.miss < known.miss:
+                    known.nearest, known.detail, known.miss = reason.nearest, reason.detail, reason.miss
         if self.absent is not None and self.absent_count:
             for text in self.absent.reasons:
-                counts[text] = counts.get(text, 0) + self.absent_count
-        for text, count in counts.items():
-            yield f"{count} {text}{self._detail(nearest.get(text), count)}"
+                found.setdefault(text, CountedReason(text)).nodes += self.absent_count
+        return list(found.values())
 
-    @staticmethod
-    def _detail(nearest: tuple[Reason, str] | None, count: int) -> str:
-        if nearest is None or not nearest[0].detail:
-            return ""
-        reason, node = nearest
-        return f" ({reason.detail})" if count == 1 else f" (nearest {node}: {reason.detail})"
+
+def _numbers(reason: CountedReason) -> str:
+    if not reason.detail:
+        return ""
+    return f" ({reason.detail})" if reason.nodes == 1 else f" (nearest {reason.nearest}: {reason.detail})"
 
 
 class FitError(Exception):

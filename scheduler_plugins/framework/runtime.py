@@ -226,7 +226,7 @@ class Framework:
         if not narrowed:
             status = unresolvable(by + " simultaneously")
             return PreFiltered(status, left, status)
-        return PreFiltered(SUCCESS, left, unresolvable(by))
+        return PreFiltered(SUCCESS, left, unresolvable(by).by(", ".join(narrowers)))
 
     def run_filter(
         self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices, diagnosis: Diagnosis
