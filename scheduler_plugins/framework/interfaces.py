@@ -320,6 +320,10 @@ class WaitingPods(Protocol):
         """`plugin` lets all of these go on, or, where one of them waits no longer, none (False)."""
         ...
 
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call `call` on another thread once that time has passed, as exactly as timeouts are kept; must be quick."""
+        ...
+
 
 class ObjectStore(Protocol):
     """Objects that a plugin has named in `kinds`, as informers have them; must not be changed."""
@@ -387,6 +391,9 @@ class _Nothing:
 
     def allow_together(self, uids: Collection[str], plugin: str) -> bool:  # noqa: ARG002  # part of the protocol
         return not uids
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Nothing waits here, so nothing is put off."""
 
     def on(self, node_name: str) -> Sequence[PodInfo]:  # noqa: ARG002  # part of the protocol
         return ()

@@ -6,8 +6,10 @@ preemption. It is told once, to the callback that came with the pod.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from scheduler_plugins.framework.pod_info import PodInfo
@@ -106,6 +108,8 @@ class WaitingRoom:
         self.now = now
         self.lock = threading.Lock()
         self._waiters: dict[str, Waiter] = {}
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._serial = itertools.count()
 
     def add(self, pod: PodInfo, node_name: str, timeouts: Mapping[str, float], told: Decided) -> Waiter:
         """`pod` begins to wait, for at most so many seconds for each plugin (no more than LONGEST_SECONDS)."""
@@ -152,9 +156,27 @@ class WaitingRoom:
         waiter.reject(plugin, message)
         return True
 
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """See `interfaces.WaitingPods`."""
+        with self.lock:
+            heapq.heappush(self._later, (self.now() + seconds, next(self._serial), call))
+
+    def _due(self, now: float) -> Iterator[Callable[[], None]]:
+        while True:
+            with self.lock:
+                if not self._later or self._later[0][0] > now:
+                    return
+                _, _, call = heapq.heappop(self._later)
+            yield call
+
     def expire(self) -> float | None:
-        """Reject whoever waits too long, in the name of the plugin; seconds to the next timeout, None if none waits."""
+        """Reject whoever waits too long, in the name of the plugin, and call what was put off until now.
+
+        Seconds to the next timeout; None if none waits.
+        """
         now = self.now()
+        for call in self._due(now):
+            call()
         left: float | None = None
         for waiter in self.all():
             timeout = waiter.next_timeout()

@@ -55,7 +55,7 @@ class SigsPodGroupSpec(View, frozen=True):
     """spec of a pod group of scheduler-plugins."""
 
     min_member: int = 0
-    min_resources: dict[str, Quantity] = {}
+    min_resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
     schedule_timeout_seconds: int | None = None
 
 

@@ -41,6 +41,13 @@ class Recorder:
         self.events.append((involved.metadata.name, type_, reason, message))
 
 
+class Informed:
+    """Objects of the server, as informers have them."""
+
+    def __init__(self, server: Api) -> None:
+        self.all, self.get, self.indexed = server.all, server.object, server.indexed
+
+
 class Rig:
     """One scheduler process over `server`; bindings run at once, or when `run_bindings` is called.
 
@@ -75,6 +82,7 @@ class Rig:
             names.BATCH_MEMORY,
             monotonic=self.clock,
             waiting=self.waiting,
+            objects=Informed(self.server),
             nominations=self.nominator,
             evictor=ApiEvictor(self.server, self.waiting, self.nominator, self.recorder, metrics, self.wall),
             activate=lambda pods: self.queue.activate(pods),
@@ -94,6 +102,7 @@ class Rig:
         config = configure(SchedulerSettings(), file, Source("test"), plugins)
         profiles = build(config, plugins, lambda _: handle, metrics)
         self.queue = SchedulingQueue(profiles, metrics, self.clock, nominator=self.nominator)
+        self.server.happened = lambda *event: self.queue.move_all(*event)
         self.cache = Cache()
         metrics.watch(self.queue, self.cache)
         self.server.handlers = ClusterHandlers(self.cache, self.queue, READER, profiles, self.waiting)

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-from slacktide.cluster import PODS
+from scheduler_plugins.framework.event_names import event_resource
+from scheduler_plugins.framework.events import Action, ClusterEvent
+from slacktide.cluster import PODS, Kind
 from slacktide.cluster.errors import Conflict, NotFound
 from slacktide.objects import Node, Pod, PodCondition
 
@@ -25,6 +27,8 @@ class Api:
         self.after_bind: Callable[[Pod, str], None] = lambda pod, node: None
         self.handlers: Any = None
         self.hold = False
+        self.happened: Callable[[ClusterEvent, Any, Any], None] = lambda event, old, new: None
+        self._objects: dict[str, dict[tuple[str, str], Any]] = {}
         self._seen: dict[tuple[str, str], Pod] = {}
         self._held: list[Callable[[], None]] = []
         self._version = 0
@@ -109,7 +113,28 @@ class Api:
         else:
             self._tell(lambda: self.handlers.node_updated(old, node))
 
-    # The scheduler's informer.
+    def put_object(self, kind: Kind[Any], item: Any) -> None:
+        """An object beside pods and nodes appeared or changed."""
+        objects = self._objects.setdefault(event_resource(kind), {})
+        key = (item.metadata.namespace, item.metadata.name)
+        old, objects[key] = objects.get(key), item
+        action = Action.ADD if old is None else Action.UPDATE_OTHER
+        self._tell(lambda: self.happened(ClusterEvent(event_resource(kind), action), old, item))
+
+    # The scheduler's informers; see `interfaces.ObjectStore`.
+
+    def all(self, kind: Kind[Any]) -> list[Any]:
+        if kind == PODS:
+            return list(self._seen.values())
+        return list(self._objects.get(event_resource(kind), {}).values())
+
+    def object(self, kind: Kind[Any], namespace: str, name: str) -> Any:
+        found = (one for one in self.all(kind) if (one.metadata.namespace, one.metadata.name) == (namespace, name))
+        return next(found, None)
+
+    def indexed(self, kind: Kind[Any], index: Any, value: Any) -> list[Any]:
+        found = (index.read(one) for one in self.all(kind))
+        return [read[1] for read in found if read is not None and read[0] == value]
 
     def lookup(self, namespace: str, name: str) -> Pod | None:
         return self._seen.get((namespace, name))
