@@ -123,6 +123,7 @@ class SchedulerHost:
             evictor=ApiEvictor(self._client, self._waiting, self._nominator, self._events, self._metrics, time.time),
             activate=lambda pods: self._queue.activate(pods),
             extenders=extenders,
+            submit=lambda task: self._bindings.submit(task),
         )
 
     def _pod_on(self, node_name: str, uid: str) -> PodInfo | None:

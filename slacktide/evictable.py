@@ -12,7 +12,7 @@ CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
 
 
 def is_evictable(pod: Pod) -> bool:
-    """False for a pod that opted out, and for a static pod: it is the kubelet's own, deleting its mirror ends nothing."""
+    """False for a pod that opted out, and for a static pod, which deleting its mirror in the API does not end."""
     meta = pod.metadata
     if CONFIG_MIRROR in meta.annotations or meta.labels.get(KOORDINATOR_EVICTION_LABEL) == "false":
         return False

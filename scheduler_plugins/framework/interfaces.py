@@ -424,12 +424,18 @@ def _activate_nothing(_: Iterable[PodInfo]) -> None:
     """Without a queue there is nothing to activate."""
 
 
+def _at_once(task: Callable[[], None]) -> None:
+    """A host without threads does everything at once."""
+    task()
+
+
 @dataclass(frozen=True, slots=True)
 class Handle:
     """What a host lends its plugins. `wall_seconds` is the reader's clock (seconds since the epoch).
 
-    `activate` moves pods of the queue to the front of what comes next: no backoff, no waiting for an event. A host
-    without queue, waiting pods, nominations or informers has the defaults.
+    `activate` moves pods of the queue to the front of what comes next: no backoff, no waiting for an event. `submit`
+    runs what waits for the API, or for others, beside the scheduling loop. A host without queue, waiting pods,
+    nominations, threads or informers has the defaults.
     """
 
     wall_seconds: Callable[[], float]
@@ -443,3 +449,4 @@ class Handle:
     evictor: Evictor = NOTHING
     activate: Callable[[Iterable[PodInfo]], None] = _activate_nothing
     extenders: Sequence[Extender] = ()
+    submit: Callable[[Callable[[], None]], object] = _at_once

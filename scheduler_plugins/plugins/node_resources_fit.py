@@ -24,7 +24,7 @@ from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.framework.snapshot import Bools, Floats, Indices, Snapshot
-from scheduler_plugins.framework.state import CycleState
+from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SUCCESS, Code, Reason, Status
 from scheduler_plugins.framework.verdicts import Verdicts
 from scheduler_plugins.plugins.amounts import in_words
@@ -34,6 +34,9 @@ from scheduler_plugins.plugins.rows import index_of
 from slacktide.errors import SettingsError
 from slacktide.objects import Node
 from slacktide.resources import is_extended
+
+WANTED: Final = StateKey[Mapping[str, int]]("NodeResourcesFit/wanted")
+"""Requests of the pod that are judged, by resource."""
 
 _FEW_KINDS: Final = 7
 _MOST_KINDS: Final = 60
@@ -65,7 +68,7 @@ class NodeResourcesFitArgs(msgspec.Struct, frozen=True, kw_only=True, rename="ca
 class NodeResourcesFit(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions):
     """Judges pod count and each requested resource; a request above allocatable itself cannot be cured.
 
-    Has nothing to prepare, and takes part in PreFilter and PreScore because configurations name it there.
+    Has little to prepare, and takes part in PreFilter and PreScore because configurations name it there.
     """
 
     name = "NodeResourcesFit"
@@ -90,7 +93,8 @@ class NodeResourcesFit(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
         return name in self._ignored or (bool(slash) and group in self._ignored_groups)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:  # noqa: ARG002  # part of the extension point
-        """Never skipped: every pod needs room for one more pod."""
+        """Never skipped: every pod needs room for one more pod. Tells preemption what is judged."""
+        state.write(WANTED, self._wanted(pod))
         return PreFilterResult()
 
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point

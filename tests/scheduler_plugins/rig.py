@@ -52,7 +52,7 @@ class Rig:
     """One scheduler process over `server`; bindings run at once, or when `run_bindings` is called.
 
     `extra` are plugins beside the registered ones; a class is made anew for each profile. `file` is a configuration
-    as YAML has it, instead of the default profile with `extra`.
+    as YAML has it, instead of the default profile with `extra`, which makes room by preemption only if told to.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Rig:
         profile_names: Sequence[str] = (names.SCHEDULER_NAME,),
         extenders: Sequence[Extender] = (),
         file: Mapping[str, Any] | None = None,
+        preemption: bool = False,
     ) -> None:
         self.server = server or Api()
         self.clock, self.wall = Clock(), Clock(50_000.0)
@@ -75,6 +76,13 @@ class Rig:
         self.waiting = WaitingRoom(self.clock)
         self.nominator = Nominator(self.server.lookup)
         self.records = Records(self.wall)
+
+        def submit(task: Callable[[], None]) -> None:
+            if bind_now:
+                task()
+            else:
+                self.bindings.append(task)
+
         handle = Handle(
             self.wall,
             binder.bind,
@@ -87,17 +95,19 @@ class Rig:
             evictor=ApiEvictor(self.server, self.waiting, self.nominator, self.recorder, metrics, self.wall),
             activate=lambda pods: self.queue.activate(pods),
             extenders=extenders,
+            submit=submit,
         )
         self.handle = handle
         plugins = default_registry()
         for plugin in extra:
             made = plugin if isinstance(plugin, type) else lambda plugin=plugin: plugin
             plugins.register(plugin.name, lambda args, handle, made=made: made(), msgspec.Struct)
-        enabled = [{"name": plugin.name} for plugin in extra]
+        lists = {
+            "enabled": [{"name": plugin.name} for plugin in extra],
+            "disabled": [] if preemption else [{"name": "DefaultPreemption"}],
+        }
         file = file or {
-            "profiles": [
-                {"schedulerName": name, "plugins": {"multiPoint": {"enabled": enabled}}} for name in profile_names
-            ]
+            "profiles": [{"schedulerName": name, "plugins": {"multiPoint": lists}} for name in profile_names]
         }
         config = configure(SchedulerSettings(), file, Source("test"), plugins)
         profiles = build(config, plugins, lambda _: handle, metrics)
@@ -115,7 +125,7 @@ class Rig:
             Outside(
                 pods=type("Pods", (), {"get": staticmethod(self.server.lookup)}),
                 reporter=Reporter(self.server, self.recorder, self.wall),
-                submit=(lambda task: task()) if bind_now else (lambda task: self.bindings.append(task)),
+                submit=submit,
                 monotonic=self.clock,
                 choose=lambda count: 0,
                 waiting=self.waiting,

@@ -144,6 +144,7 @@ def test_pod_waits_with_its_reason_and_is_placed_when_the_forecast_grows(machine
     message = until("a reason in the condition", lambda: machine.condition("p"))
     assert (
         message == "0/1 nodes are available: 1 no forecast room for kubernetes.io/batch-cpu (needs 2000m, room 1000m)."
+        " preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
     )
     until("the event", lambda: "FailedScheduling" in machine.event_reasons("p"))
     assert machine.bound() == {}

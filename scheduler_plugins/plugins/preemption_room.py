@@ -1,0 +1,121 @@
+"""Room that a preemption could make on each node, as far as resources go: columns, kept from attempt to attempt.
+
+On thousands of nodes it rules out those where nothing that may go would make room, and foretells which pods would have
+to go on the others, so that few nodes need to be tried in earnest. The trial decides; what is foretold only says where
+to try, and in which order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from scheduler_plugins.framework.node_info import NodeInfo
+from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
+from scheduler_plugins.framework.snapshot import Bools, Indices, Ints, Snapshot
+from scheduler_plugins.framework.yielding import Claim, MayBeRemoved
+from scheduler_plugins.plugins.preemption_candidates import by_importance
+
+_MOST_CLAIMS: Final = 16
+
+
+class _Kept:
+    """What one claim could remove, by row; a row counts while the snapshot has the same node in it."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._may_go = MayBeRemoved(claim)
+        self._nodes: list[NodeInfo | None] = []
+        self.removable: list[Sequence[PodInfo]] = []
+        self._sums: dict[str, Ints] = {}
+
+    def keep_up(self, snapshot: Snapshot, rows: Indices) -> None:
+        missing = len(snapshot) - len(self._nodes)
+        if missing > 0:
+            self._nodes += [None] * missing
+            self.removable += [()] * missing
+            self._sums = {name: np.pad(column, (0, missing)) for name, column in self._sums.items()}
+        nodes, kept = snapshot.nodes, self._nodes
+        for row in rows.tolist():
+            if kept[row] is not nodes[row]:
+                self._read(row, nodes[row])
+
+    def _read(self, row: int, node: NodeInfo) -> None:
+        removable = tuple(by_importance(pod for pod in node.pods.values() if self._may_go.matches(pod)))
+        self._nodes[row], self.removable[row] = node, removable
+        for column in self._sums.values():
+            column[row] = 0
+        for pod in removable:
+            for name, amount in pod.requests.items():
+                column = self._column(name)
+                column[row] = min(int(column[row]) + amount, LARGEST - 1)
+
+    def _column(self, name: str) -> Ints:
+        if name not in self._sums:
+            self._sums[name] = np.zeros(len(self._nodes), dtype=np.int64)
+        return self._sums[name]
+
+    def sums(self, name: str, rows: Indices) -> Ints:
+        column = self._sums.get(name)
+        return np.zeros(len(rows), dtype=np.int64) if column is None else column[rows]
+
+
+class Room:
+    """Belongs to one plugin and one snapshot."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Claim, _Kept] = {}
+
+    def removable(self, claim: Claim, snapshot: Snapshot, rows: Indices) -> Removable:
+        """What `claim` could remove from the nodes `rows`; good until the snapshot changes."""
+        kept = self._kept.pop(claim, None) or _Kept(claim)
+        while len(self._kept) >= _MOST_CLAIMS:
+            del self._kept[next(iter(self._kept))]
+        self._kept[claim] = kept
+        kept.keep_up(snapshot, rows)
+        return Removable(kept, snapshot)
+
+
+class Removable:
+    """Pods that may be removed, by row of the snapshot."""
+
+    def __init__(self, kept: _Kept, snapshot: Snapshot) -> None:
+        self._kept = kept
+        self._snapshot = snapshot
+
+    def on(self, row: int) -> Sequence[PodInfo]:
+        """Those of one node, the most important first."""
+        return self._kept.removable[row]
+
+    def enough(self, wanted: Mapping[str, int], rows: Indices) -> Bools:
+        """Whether each of `rows` had what is `wanted` if all were gone that may be."""
+        result: Bools = np.ones(len(rows), dtype=np.bool_)
+        for name, amount in wanted.items():
+            free = self._snapshot.allocatable(name)[rows] - self._snapshot.requested(name)[rows]
+            result &= free + self._kept.sums(name, rows) >= amount
+        return result
+
+
+def foretold(node: NodeInfo, pods: Sequence[PodInfo], wanted: Mapping[str, int]) -> tuple[PodInfo, ...]:
+    """Which of `pods` have to go so that `node` has what is `wanted`, where the first are kept as long as they can be.
+
+    Nothing but room for a pod and for the requests counts. It is the same as to take all away and to put one after the
+    other back.
+    """
+    spare = node.allocatable.get("pods", 0) - len(node.pods) + len(pods) - 1
+    left = {name: node.allocatable.get(name, 0) - node.requested.get(name, 0) - v for name, v in wanted.items()}
+    for pod in pods:
+        for name, amount in pod.requests.items():
+            if name in left:
+                left[name] += amount
+    going = []
+    for pod in pods:
+        taken = [(name, pod.requests[name]) for name in left if name in pod.requests]
+        if spare < 1 or any(amount > left[name] for name, amount in taken):
+            going.append(pod)
+            continue
+        spare -= 1
+        for name, amount in taken:
+            left[name] -= amount
+    return tuple(going)
