@@ -24,7 +24,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gc
+import multiprocessing
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -34,16 +37,20 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import psutil
 
+from benchmarks.report import emit, parser
 from scheduler_plugins.placement.read import check_framework, problem_of
 from scheduler_plugins.placement.solve import even
 from slacktide import names
-from slacktide.cluster import NAMESPACES, NODES, PODS, Client
+from slacktide.cluster import NAMESPACES, NODES, PODS, Client, Informer
 from slacktide.errors import SlacktideError
 from slacktide.forecast import Amount, Forecast, Terms, decode, encode
 from slacktide.objects import Node, Pod
 from slacktide.settings import ResourceNames
-from tests.cluster.harness import ControlPlane, control_plane
+from tests.cluster.harness import ControlPlane, control_plane, missing
+from tests.scheduler_plugins.rig import Rig
+from tests.scheduler_plugins.twin import Api
 
 STOCK: Final = "default-scheduler"
 _ZONES: Final = 5
@@ -51,6 +58,7 @@ _CORES: Final = 32
 _BATCH_MILLIS: Final = 20_000
 _WRITERS: Final = 16
 _WAIT_SECONDS: Final = 180.0
+_WARM: Final = 20
 
 
 def node_body(index: int, now: float) -> dict[str, Any]:
@@ -109,18 +117,23 @@ class Bindings:
     def __init__(self, client: Client, namespace: str) -> None:
         self._seen: dict[str, float] = {}
         self._news = threading.Condition()
-        listed = client.list(PODS, namespace=namespace)
-        self._watch = client.watch(PODS, resource_version=listed.resource_version, namespace=namespace)
-        self._thread = threading.Thread(target=self._run, name="bindings", daemon=True)
-        self._thread.start()
+        self._informer = Informer(
+            client,
+            PODS,
+            field_selector=f"metadata.namespace={namespace}",
+            on_add=self._look,
+            on_update=lambda _old, new: self._look(new),
+            name="bindings",
+        )
+        self._informer.start()
+        if not self._informer.wait_synced(_WAIT_SECONDS):
+            raise SlacktideError("the pods could not be listed")
 
-    def _run(self) -> None:
-        for event in self._watch:
-            pod = event.object
-            if pod.spec.node_name and pod.metadata.name not in self._seen:
-                with self._news:
-                    self._seen[pod.metadata.name] = time.monotonic()
-                    self._news.notify_all()
+    def _look(self, pod: Pod) -> None:
+        if pod.spec.node_name and pod.metadata.name not in self._seen:
+            with self._news:
+                self._seen[pod.metadata.name] = time.monotonic()
+                self._news.notify_all()
 
     def wait(self, count: int) -> float:
         """Pods per second between the first and the last of `count` bindings. Raises SlacktideError."""
@@ -132,8 +145,7 @@ class Bindings:
 
     def close(self) -> None:
         """End the watch."""
-        self._watch.close()
-        self._thread.join(5.0)
+        self._informer.stop()
 
 
 def beside_stock(nodes: int, pods: int, rounds: int) -> dict[str, Any]:
@@ -235,3 +247,94 @@ def _judged(nodes: list[Node], pods: list[Pod], now: float) -> dict[str, Any]:
         "oversold_nodes": int(np.count_nonzero(share > 1)),
         "pods": len(pods),
     }
+
+
+def alone(nodes: int, pods: int) -> dict[str, float]:
+    """Our cycle and binding code over an API in memory; times in ms, memory in MiB beyond what was there before."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    server, now = Api(), 50_000.0
+    for index in range(nodes):
+        server.put_node(msgspec.convert(node_body(index, now), Node))
+    rig = Rig(server, bind_now=False)
+    gc.collect()
+    gc.freeze()
+    cycles, bindings = [], []
+    for index in range(pods + _WARM):
+        body = pod_body(index, names.SCHEDULER_NAME)
+        body["metadata"].update(namespace="default", uid=f"uid-{index}")
+        server.put(msgspec.convert(body, Pod))
+        start = time.perf_counter()
+        rig.scheduler.attempt(0)
+        middle = time.perf_counter()
+        rig.run_bindings()
+        if index >= _WARM:
+            cycles.append(1000 * (middle - start))
+            bindings.append(1000 * (time.perf_counter() - middle))
+        if not server.pods["default", f"pod-{index:05}"].spec.node_name:
+            raise SlacktideError(f"pod {index} was not placed: {rig.condition(f'pod-{index:05}')}")
+    return {
+        "cycle_ms_p50": float(np.quantile(cycles, 0.5)),
+        "cycle_ms_p99": float(np.quantile(cycles, 0.99)),
+        "binding_ms_p50": float(np.quantile(bindings, 0.5)),
+        "pods_per_second": 1000 * len(cycles) / (sum(cycles) + sum(bindings)),
+        "rss_mib": (process.memory_info().rss - before) / 2**20,
+    }
+
+
+def _apart(nodes: int, pods: int) -> dict[str, float]:
+    """`alone` in a process of its own, so that memory is that of one size."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(alone, nodes, pods).result()
+
+
+def table(results: dict[str, Any], sizes: list[int]) -> list[list[str]]:
+    """Rows for people."""
+    keys = ("cycle_ms_p50", "cycle_ms_p99", "binding_ms_p50", "pods_per_second", "rss_mib")
+    rows = [
+        ["nodes", "cycle p50 ms", "cycle p99 ms", "binding ms", "pods/s alone", "RSS MiB", "pods/s", "stock", "ratio"]
+    ]
+    for size in sizes:
+        measured = results["alone"].get(str(size), {})
+        figures = [f"{measured[key]:.2f}" if measured else "" for key in keys]
+        beside = [results.get(f"{key}_{size}") for key in ("pods_per_second", "stock_pods_per_second", "ratio")]
+        rows.append([str(size), *figures, *("" if value is None else f"{value:.2f}" for value in beside)])
+    return rows
+
+
+def main() -> int:
+    """Run the benchmark."""
+    arguments = parser("scheduler", __doc__)
+    arguments.add_argument(
+        "--sizes", type=int, nargs="*", help="numbers of nodes, alone (default: 100 1000 5000 20000)"
+    )
+    arguments.add_argument("--beside", type=int, nargs="*", help="sizes beside the stock scheduler (default: 5000)")
+    arguments.add_argument("--pods", type=int, help="pods a run (default: 2000)")
+    arguments.add_argument("--rounds", type=int, help="runs of each scheduler (default: 3)")
+    chosen = arguments.parse_args()
+    sizes = chosen.sizes if chosen.sizes is not None else [100, 300] if chosen.quick else [100, 1000, 5000, 20000]
+    besides = chosen.beside if chosen.beside is not None else [100] if chosen.quick else [5000]
+    pods = chosen.pods or (200 if chosen.quick else 2000)
+    rounds = chosen.rounds or (1 if chosen.quick else 3)
+    results: dict[str, Any] = {"alone": {str(size): _apart(size, min(pods, 10 * size)) for size in sizes}}
+    for size in sizes:
+        results |= {
+            f"{key}_{size}": results["alone"][str(size)][key] for key in ("cycle_ms_p50", "cycle_ms_p99", "rss_mib")
+        }
+    reason = missing()
+    if reason is not None:
+        print(f"not beside the stock scheduler: {reason}", file=sys.stderr)
+    else:
+        for size in besides:
+            results |= beside_stock(size, pods, rounds)
+        results["quality"] = quality(20 if chosen.quick else 100, seed=7)
+    emit("scheduler", results, chosen.output, rows=table(results, sorted({*sizes, *besides})), save=chosen.save)
+    if chosen.output == "table" and "quality" in results:
+        for name, found in results["quality"].items():
+            print(name, {key: round(value, 1) for key, value in found.items()})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
