@@ -20,7 +20,7 @@ from predictor.models.base import HOUR_SECONDS, History, Members
 from predictor.models.member_features import member_features, pods
 from predictor.models.node_features import HOURS, WEEK, Columns, Floats32, node_features, past
 
-_BLOCK: Final = 128
+_BLOCK: Final = 1024
 """Series worked on at a time, so that a block's hours stay in the processor's cache."""
 _LONGEST: Final = 24
 

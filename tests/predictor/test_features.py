@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from predictor.models import features as blocks
 from predictor.models.base import History, Members
 from predictor.models.features import feature_names, features
 
@@ -146,6 +147,15 @@ def test_series_do_not_depend_on_their_neighbours_or_their_order():
     )
     for all_of, some in zip(features(whole, HOUR), features(part, HOUR), strict=True):
         np.testing.assert_allclose(some, all_of[order], rtol=1e-4, atol=1e-5)
+
+
+def test_series_of_several_blocks_say_what_each_block_says(monkeypatch):
+    whole = history(30, pods=(2, 0, 3, 1, 4, 2, 5), gaps=0.02)
+    scale, table = features(whole, HOUR)
+    monkeypatch.setattr(blocks, "_BLOCK", 4)
+    in_blocks = features(dataclasses.replace(whole), HOUR)
+    np.testing.assert_array_equal(in_blocks[0], scale)
+    np.testing.assert_array_equal(in_blocks[1], table)
 
 
 def test_without_pods_only_their_features_are_unknown():
