@@ -202,7 +202,8 @@ class Fleet:
     def take_pods(self) -> PodReport:
         """What pods used and the history has not been told of yet."""
         with self._lock:
-            return self._pods.report()
+            told = self._pods.report()
+        return told()
 
     def forget(self, name: str) -> None:
         """Drop a node that is gone."""

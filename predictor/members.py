@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from predictor.models.base import Floats, Integers, Members
-from predictor.pods import Home, OpenSlot, PodUse, guess_group
+from predictor.pods import Home, OpenSlot, PodUse, cpu_90, guess_group
 from predictor.slots import SLOTS_PER_HOUR, Floats32, Rows
 from predictor.store.columns import Pod, PodHours, PodReport, no_hours
 
@@ -83,6 +83,7 @@ class _Pod:
     column: int
     home: Home
     first_slot: int
+    guessed: str = ""
 
 
 class PodTable:
@@ -196,9 +197,15 @@ class PodTable:
 
     def group(self, uid: str) -> str:
         """The group of a known pod."""
-        known = self._groups.get(uid)
-        pod = self._pods[uid]
-        return known if known is not None else guess_group(pod.namespace, pod.name)
+        return self._group_of(self._pods[uid])
+
+    def _group_of(self, pod: _Pod) -> str:
+        known = self._groups.get(pod.uid)
+        if known is not None:
+            return known
+        if not pod.guessed:
+            pod.guessed = sys.intern(guess_group(pod.namespace, pod.name))
+        return pod.guessed
 
     def use_of(self, uid: str) -> Peak | None:
         """What the newest sample of its node says of a pod; None when that sample does not name it."""
@@ -231,20 +238,27 @@ class PodTable:
             while len(home.open) > _OPEN + 1:
                 # The newest slots stay open, and beside them the one that a spool is replaying.
                 oldest = min(home.open.keys() - {slot})
-                self._fold(home, oldest)
+                self._fold(oldest, [home])
                 del home.open[oldest]
         return opened
 
-    def _fold(self, home: Home, slot: int) -> None:
-        opened = home.open[slot]
-        if not opened.dirty:
+    def _fold(self, slot: int, homes: Sequence[Home]) -> None:
+        """Work out one slot of some nodes, all at once: a call for each would cost a large fleet seconds."""
+        dirty = [home for home in homes if home.open[slot].dirty]
+        if not dirty:
             return
-        opened.dirty = False
-        cpu = opened.cpu_90()
-        kept = self._recent["cpu"].put_many(opened.columns, slot, cpu)
-        self._recent["memory"].put_many(opened.columns, slot, opened.memory)
-        if not kept:
-            self._fold_late(home, slot, opened, cpu)
+        opened = [home.open[slot] for home in dirty]
+        columns = np.concatenate([one.columns for one in opened])
+        memory = np.concatenate([one.memory for one in opened])
+        cpu = cpu_90(np.concatenate([one.cpu for one in opened], axis=1))
+        kept = self._recent["cpu"].put_many(columns, slot, cpu)
+        self._recent["memory"].put_many(columns, slot, memory)
+        end = 0
+        for home, one in zip(dirty, opened, strict=True):
+            one.dirty = False
+            start, end = end, end + len(one.columns)
+            if not kept:
+                self._fold_late(home, slot, one, cpu[start:end])
 
     def _fold_late(self, home: Home, slot: int, opened: OpenSlot, cpu: Floats32) -> None:
         """A slot that a spool brings long after its time goes into its hour directly."""
@@ -264,10 +278,13 @@ class PodTable:
         """The slot `last_slot` is over: bring the hours up to date, let go of the pods that left."""
         self._settle_restored()
         changes: list[Change] = []
+        over: dict[int, list[Home]] = {}
         for home in homes:
-            for slot, opened in home.open.items():
-                if slot <= last_slot and opened.dirty:
-                    self._fold(home, slot)
+            for slot in home.open:
+                if slot <= last_slot:
+                    over.setdefault(slot, []).append(home)
+        for slot, filled in over.items():
+            self._fold(slot, filled)
         hour = last_slot // SLOTS_PER_HOUR
         self._newest_slot = max(self._newest_slot, last_slot)
         if self._reported_hour is None:
@@ -349,7 +366,7 @@ class PodTable:
     def _drop(self, pod: _Pod) -> None:
         hour = self._newest_slot // SLOTS_PER_HOUR
         for unreported in range(max(self._first_unreported(), hour - 1), hour + 1):
-            self._unreported.append(self._hours_of([pod], unreported))
+            self._unreported.append(self._hours_of([pod], unreported)())
         del self._pods[pod.uid]
         self._groups.pop(pod.uid, None)
         self._order[pod.column] = None
@@ -399,25 +416,28 @@ class PodTable:
         )
         first_slot = np.asarray([pod.first_slot for pod in pods], dtype=np.int64)
         keys = [f"{pod.namespace}/{pod.name}" for pod in pods]
-        groups = [self.group(pod.uid) for pod in pods]
+        groups = [self._group_of(pod) for pod in pods]
         return cpu, memory, Pods([pod.uid for pod in pods], keys, groups, first_slot)
 
-    def report(self) -> PodReport:
-        """What the history has not been told of yet; the hour that goes on is told anew each time."""
+    def report(self) -> Callable[[], PodReport]:
+        """What the history has not been told of yet; the hour that goes on is told anew each time.
+
+        Call what is returned without the lock: to name the pods of a large fleet takes a while.
+        """
         hour = self._newest_slot // SLOTS_PER_HOUR
         pods = [pod for pod in self._order if pod is not None]
-        closed = self._unreported
-        for over in range(max(self._first_unreported(), hour - _REPORT_HOURS), hour):
-            closed.append(self._hours_of(pods, over))
+        hours = [*range(max(self._first_unreported(), hour - _REPORT_HOURS), hour)]
+        closed = [self._hours_of(pods, over) for over in hours]
         for late, uids in self._late.items():
             closed.append(self._hours_of([self._pods[uid] for uid in uids if uid in self._pods], late))
+        before, opened = self._unreported, self._hours_of(pods, hour)
         self._unreported, self._late, self._reported_hour = [], {}, hour - 1
-        return PodReport(_joined(closed), self._hours_of(pods, hour))
+        return lambda: PodReport(_joined([*before, *(told() for told in closed)]), opened())
 
     def _first_unreported(self) -> int:
         return 0 if self._reported_hour is None else self._reported_hour + 1
 
-    def _hours_of(self, pods: Sequence[_Pod], hour: int) -> PodHours:
+    def _hours_of(self, pods: Sequence[_Pod], hour: int) -> Callable[[], PodHours]:
         columns = np.asarray([pod.column for pod in pods], dtype=np.int64)
         rows = {name: self._hours[name].row(columns, hour).astype(np.float64) for name in _HOURLY}
         first = hour * SLOTS_PER_HOUR
@@ -428,18 +448,19 @@ class PodTable:
         # What came late, or was read back, has no slots any more; it counts as a whole hour.
         slots = np.where(slots == 0, SLOTS_PER_HOUR, slots)
         known = np.flatnonzero(~np.isnan(rows["cpu_max"]) | ~np.isnan(rows["memory_max"]))
-        return PodHours(
-            [self._told(pods[int(place)]) for place in known],
-            np.arange(len(known)),
-            np.full(len(known), hour, dtype=np.int64),
-            slots[known],
-            *(rows[name][known] for name in ("cpu_mean", "cpu_max", "memory_mean", "memory_max")),
-        )
+        requested, groups = self._requested[:, columns[known]], self._groups
 
-    def _told(self, pod: _Pod) -> Pod:
-        cpu, memory = self._requested[:, pod.column]
-        group = self._groups.get(pod.uid, "")
-        return Pod(pod.uid, pod.namespace, pod.name, pod.home.name, group, pod.tier, float(cpu), float(memory))
+        def told() -> PodHours:
+            asked = zip(known.tolist(), *requested.tolist(), strict=True)
+            return PodHours(
+                [_told(pods[place], groups, cpu, memory) for place, cpu, memory in asked],
+                np.arange(len(known)),
+                np.full(len(known), hour, dtype=np.int64),
+                slots[known],
+                *(rows[name][known] for name in ("cpu_mean", "cpu_max", "memory_mean", "memory_max")),
+            )
+
+        return told
 
     def restore(self, hours: PodHours, homes: Sequence[Home]) -> None:
         """Take what the history remembers; `homes` are the nodes of `hours.pods`. Any number of times."""
@@ -501,6 +522,11 @@ class PodTable:
         # The hour that went on when it was written is told anew; those before are stored.
         self._reported_hour = max(newest.values()) - 1
         self._restored = {}
+
+
+def _told(pod: _Pod, groups: Mapping[str, str], cpu: float, memory: float) -> Pod:
+    group = groups.get(pod.uid, "")
+    return Pod(pod.uid, pod.namespace, pod.name, pod.home.name, group, pod.tier, cpu, memory)
 
 
 def _joined(parts: Sequence[PodHours]) -> PodHours:

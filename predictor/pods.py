@@ -76,13 +76,6 @@ class OpenSlot:
         self._places = np.asarray([known[int(column)] for column in columns], dtype=np.int64)
         self._given = columns
 
-    def cpu_90(self) -> Floats32:
-        """(pods,) 90th percentile over the cells that have a value; NaN where none has."""
-        ranked = np.sort(self.cpu, axis=0)
-        counts = np.count_nonzero(~np.isnan(ranked), axis=0)
-        found: Floats32 = ranked[np.maximum((9 * counts + 9) // 10 - 1, 0), np.arange(ranked.shape[1])]
-        return found
-
     def renumber(self, places: Integers) -> None:
         """The table has new columns: `places` by old column, -1 for one that is gone."""
         columns = places[self.columns]
@@ -90,6 +83,14 @@ class OpenSlot:
         self.columns = self._given = columns[kept]
         self._places = slice(None)
         self.cpu, self.memory = self.cpu[:, kept], self.memory[kept]
+
+
+def cpu_90(cells: Floats32) -> Floats32:
+    """(pods,) 90th percentile over the cells that have a value, (cells, pods); NaN where none has."""
+    ranked = np.sort(cells, axis=0)
+    counts = np.count_nonzero(~np.isnan(ranked), axis=0)
+    found: Floats32 = ranked[np.maximum((9 * counts + 9) // 10 - 1, 0), np.arange(ranked.shape[1])]
+    return found
 
 
 class Home:

@@ -357,3 +357,19 @@ def test_a_node_that_is_forgotten_takes_its_pods_along():
     assert view.names == ["n2", "n3", "n1"]
     assert np.isnan(rows(view, "n1")[0])
     assert rows(view, "n1")[-1] == 1500
+
+
+def test_nodes_of_any_number_of_pods_close_a_slot_together():
+    stage = Stage()
+    nodes = {
+        f"n{number}": {f"{number}-{pod}": 100 * number + 10 * pod + 1 for pod in range(number)}
+        for number in range(1, 8)
+    }
+    stage.report(**nodes)
+    stage.report(**{name: {uid: use + 5 for uid, use in pods.items()} for name, pods in nodes.items()})
+    stage.report(n2=nodes["n2"])
+    view = stage.view()
+    for pods in nodes.values():
+        for uid, used in pods.items():
+            assert member(view, uid)[-1] == used + 5
+            assert member(view, uid, "memory")[-1] == 1000
