@@ -211,6 +211,11 @@ class SchedulerHost:
         for extender in self._extenders:
             extender.close()
 
+    @property
+    def listed(self) -> bool:
+        """Whether all that plugins look at has been listed once."""
+        return not self._missing()
+
     def _missing(self) -> list[str]:
         own = [name for name, informer in (("pods", self._pods), ("nodes", self._nodes)) if not informer.synced]
         return [*own, *self._objects.not_synced()]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from typing import Final
+
 import msgspec
 
 from scheduler_plugins.config.load import load
@@ -14,6 +17,10 @@ from slacktide.observe import Daemon, get_logger, run_daemon
 from slacktide.settings import ClusterSettings
 
 _log = get_logger("scheduler")
+
+_LOOK_SECONDS: Final = 0.5
+_COLLECT_AFTER: Final = (20_000, 20, 50)
+"""Objects made, and younger collections, before each generation is looked through; a cycle makes thousands."""
 
 _ABOUT = "Places pods whose spec.schedulerName names it; best-effort pods by the forecast of each node."
 
@@ -34,7 +41,13 @@ def _body(daemon: Daemon[SchedulerSettings]) -> int:
     host.start()
     try:
         with OnSignal(host.comparer.report):
-            daemon.stop.wait()
+            while not daemon.stop.wait(_LOOK_SECONDS):
+                if host.listed:
+                    # Nodes and pods stay: looked through again and again they cost every step of the queue dearly.
+                    gc.collect()
+                    gc.freeze()
+                    gc.set_threshold(*_COLLECT_AFTER)
+                    daemon.stop.wait()
     finally:
         host.shut_down()
         client.close()

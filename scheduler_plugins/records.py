@@ -45,7 +45,7 @@ class Scores:
         kept = [names[row] for row in rows]
         if chosen not in kept:
             # Among many equally good nodes.
-            at = next(i for i, row in enumerate(table.rows.tolist()) if names[row] == chosen)
+            at = int(np.flatnonzero(table.rows == names.index(chosen))[0])
             best, kept = np.append(best, at), [*kept, chosen]
         return cls(
             kept,

@@ -273,7 +273,7 @@ class Scheduler:
         ready = attempt.queued.initial_attempt
         since = None if ready is None else now - ready
         self._metrics.scheduled(attempt.queued.attempts, since, flushed=attempt.queued.flushed)
-        _log.info("scheduled", pod=info.key, node=attempt.node, attempts=attempt.queued.attempts)
+        _log.debug("scheduled", pod=info.key, node=attempt.node, attempts=attempt.queued.attempts)
         self._outside.reporter.scheduled(info.pod, attempt.node)
         for problem in attempt.framework.run_post_bind(attempt.state, info, attempt.node):
             _log.error("post-bind plugin failed", plugin=problem.plugin, error=problem.message)
