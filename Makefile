@@ -92,13 +92,15 @@ lock:
 	rm -rf $(VENV)-lock
 
 # On a machine that does nothing else: an hour. The page is made from what was kept.
-bench: setup
+bench: setup cluster-tools
 	$(BIN)/python -m benchmarks.colocation --matrix --save
 	$(BIN)/python -m benchmarks.reaction --save
 	$(BIN)/python -m benchmarks.agent_cost --save
 	$(BIN)/python -m benchmarks.crash --save
 	$(BIN)/python -m benchmarks.forecast --save
 	$(BIN)/python -m benchmarks.predictor --save
+	$(BIN)/python -m benchmarks.scheduler --save
+	$(BIN)/python -m benchmarks.extender --save
 	$(BIN)/python -m benchmarks.page
 
 clean:

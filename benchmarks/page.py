@@ -54,6 +54,16 @@ GOALS: Final[Mapping[str, Mapping[str, Goal]]] = {
         "limits_lost": Goal(most=0),
         "left_over": Goal(most=0),
     },
+    "predictor": {
+        "ingest_lost": Goal(most=0),
+        "cores_10000": Goal(most=1.0),
+        "rss_mib_10000": Goal(most=2048.0),
+        "forecast_pass_seconds_10000": Goal(most=5.0),
+        "restart_seconds_10000": Goal(most=30.0),
+        "acknowledged_lost": Goal(most=0),
+    },
+    "scheduler": {"ratio_5000": Goal(least=1.0), "oversold_nodes_ours": Goal(most=0)},
+    "extender": {"filter_prioritize_ms_p99_5000": Goal(most=10.0)},
 }
 """What figures shall be, by benchmark; colocation judges its own cells."""
 

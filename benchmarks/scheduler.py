@@ -15,9 +15,10 @@ last binding that a watch shows. API server, etcd and scheduler share the machin
 Quality: the same mixed arrivals on 100 uneven nodes, placed by each scheduler against the API server, then looked at by
 `placement-check`:
 
-    fullest_percent             share of batch CPU sold on the fullest node, by ours, stock and best possible
-    deviation_percent           standard deviation of that share over the nodes
-    oversold_nodes              nodes on which more is sold than their forecast leaves
+    fullest_percent_WHO         share of batch CPU sold on the fullest node, by ours and by stock
+    best_percent_WHO            the least that the fullest node could have, a bound unless `best_is_exact_WHO`
+    deviation_percent_WHO       standard deviation of that share over the nodes
+    oversold_nodes_WHO          nodes on which more is sold than their forecast leaves
 """
 
 from __future__ import annotations
@@ -328,11 +329,15 @@ def main() -> int:
     else:
         for size in besides:
             results |= beside_stock(size, pods, rounds)
-        results["quality"] = quality(20 if chosen.quick else 100, seed=7)
+        placed = quality(20 if chosen.quick else 100, seed=7)
+        results |= {f"{figure}_{who}": value for who, found in placed.items() for figure, value in found.items()}
     emit("scheduler", results, chosen.output, rows=table(results, sorted({*sizes, *besides})), save=chosen.save)
-    if chosen.output == "table" and "quality" in results:
-        for name, found in results["quality"].items():
-            print(name, {key: round(value, 1) for key, value in found.items()})
+    if chosen.output == "table":
+        for figure in ("fullest_percent", "best_percent", "deviation_percent", "oversold_nodes"):
+            both = {
+                who: round(results[f"{figure}_{who}"], 1) for who in ("ours", "stock") if f"{figure}_{who}" in results
+            }
+            print(figure, both)
     return 0
 
 
