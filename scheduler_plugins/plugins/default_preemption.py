@@ -51,8 +51,10 @@ _log = get_logger("scheduler.preemption")
 _PREEMPTED: Final = "PreemptionByScheduler"
 _FEW: Final = 16
 """So many candidates are all tried, whatever is foretold of them."""
+_READ_SECONDS: Final = 0.03
+"""So long nodes that are new here are read, and candidates are looked at; every other pod waits meanwhile."""
 _MOST_SECONDS: Final = 0.1
-"""After so long no further node is tried: every other pod waits meanwhile. The next attempt begins elsewhere."""
+"""After so long no further node is tried; the next attempt begins elsewhere."""
 
 _NO_VICTIMS: Final = "No preemption victims found for incoming pod"
 _NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
@@ -182,26 +184,43 @@ class DefaultPreemption(PostFilterPlugin, EnqueueExtensions):
 
     def _candidates(self, question: _Question, helpful: Bools) -> tuple[list[Candidate], int]:
         """(nodes on which room can be made, how many were not tried for lack of time)."""
-        claim = Claim.of(question.pod)
+        claim, wanted = Claim.of(question.pod), question.wanted
         counts = question.snapshot.pods_matching(MayBeRemoved(claim))
         rows = np.flatnonzero(helpful & (counts > 0))
-        removable = self._room.removable(claim, question.snapshot, rows)
-        rows = rows[removable.enough(question.wanted, rows)]
         if not len(rows):
             return [], 0
+        started = self._handle.monotonic()
         rows = np.roll(rows, -self._choose(len(rows)))
+        removable = self._room.removable(claim, question.snapshot, rows, lambda: self._within(started, _READ_SECONDS))
+        unread = len(rows) - len(removable.rows)
+        rows = removable.cheapest_first(wanted, removable.rows[removable.enough(wanted, removable.rows)])
         most = self._args.candidates(int(np.count_nonzero(helpful)))
-        until = self._handle.monotonic() + _MOST_SECONDS
         found: list[Candidate] = []
-        for first in range(0, len(rows), most):
-            some = rows[first : first + most].tolist()
-            prospects = sorted((_foretell(question, removable, row) for row in some), key=lambda one: one.rank)
-            tried = self._try(question, prospects, found, until)
-            if found or tried < len(prospects):
-                return found, len(rows) - first - tried
-        return found, 0
+        left = rows.tolist()
+        while left and not found and self._within(started, _MOST_SECONDS):
+            prospects = self._prospects(question, removable, left[:most], started)
+            tried = self._try(question, prospects, found, started)
+            left = left[tried:]
+        if unread and not found:
+            # What was read is kept, so that the next attempt gets further; no event would bring it about.
+            self._handle.activate([question.pod])
+        return found, unread + len(left)
 
-    def _try(self, question: _Question, prospects: Sequence[_Prospect], found: list[Candidate], until: float) -> int:
+    def _within(self, started: float, seconds: float) -> bool:
+        return self._handle.monotonic() - started < seconds
+
+    def _prospects(
+        self, question: _Question, removable: Removable, rows: Sequence[int], started: float
+    ) -> Sequence[_Prospect]:
+        """The best first; some in any case, and no more than there is time for."""
+        found: list[_Prospect] = []
+        for row in rows:
+            if len(found) >= _FEW and not self._within(started, _READ_SECONDS):
+                break
+            found.append(_foretell(question, removable, row))
+        return sorted(found, key=lambda one: one.rank)
+
+    def _try(self, question: _Question, prospects: Sequence[_Prospect], found: list[Candidate], started: float) -> int:
         """Try nodes until none of the others can be better, or time is up; candidates go to `found`.
 
         A node that suits with nobody gone was refused by an extender: only one that preempts can say who has to go.
@@ -212,7 +231,7 @@ class DefaultPreemption(PostFilterPlugin, EnqueueExtensions):
         for tried, prospect in enumerate(prospects):
             if least is not None and not exhaustive and least <= prospect.rank:
                 return tried
-            if tried and self._handle.monotonic() >= until:
+            if tried and not self._within(started, _MOST_SECONDS):
                 return tried
             node = question.snapshot.nodes[prospect.row]
             trial = Trial(question.what_if, question.state, question.pod, node)

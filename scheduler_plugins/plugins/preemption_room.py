@@ -7,7 +7,7 @@ to try, and in which order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,8 +17,12 @@ from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
 from scheduler_plugins.framework.snapshot import Bools, Indices, Ints, Snapshot
 from scheduler_plugins.framework.yielding import Claim, MayBeRemoved
 from scheduler_plugins.plugins.preemption_candidates import by_importance
+from slacktide.objects import is_terminating
+from slacktide.tier import Tier
 
 _MOST_CLAIMS: Final = 16
+_OTHER_TIER: Final = 1 << 33
+"""Added to the priority of a pod that is not best-effort: more than any priority."""
 
 
 class _Kept:
@@ -29,21 +33,30 @@ class _Kept:
         self._nodes: list[NodeInfo | None] = []
         self.removable: list[Sequence[PodInfo]] = []
         self._sums: dict[str, Ints] = {}
+        self.cheapest: Ints = np.zeros(0, dtype=np.int64)
 
-    def keep_up(self, snapshot: Snapshot, rows: Indices) -> None:
+    def keep_up(self, snapshot: Snapshot, rows: Indices, more: Callable[[], bool]) -> Indices:
+        """Read what changed while there may be `more`; those of `rows` that are known."""
         missing = len(snapshot) - len(self._nodes)
         if missing > 0:
             self._nodes += [None] * missing
             self.removable += [()] * missing
             self._sums = {name: np.pad(column, (0, missing)) for name, column in self._sums.items()}
+            self.cheapest = np.pad(self.cheapest, (0, missing))
         nodes, kept = snapshot.nodes, self._nodes
+        known = []
         for row in rows.tolist():
             if kept[row] is not nodes[row]:
+                if not more():
+                    continue
                 self._read(row, nodes[row])
+            known.append(row)
+        return np.array(known, dtype=np.intp)
 
     def _read(self, row: int, node: NodeInfo) -> None:
         removable = tuple(by_importance(pod for pod in node.pods.values() if self._may_go.matches(pod)))
         self._nodes[row], self.removable[row] = node, removable
+        self.cheapest[row] = _cost(removable[-1]) if removable else 0
         for column in self._sums.values():
             column[row] = 0
         for pod in removable:
@@ -67,20 +80,30 @@ class Room:
     def __init__(self) -> None:
         self._kept: dict[Claim, _Kept] = {}
 
-    def removable(self, claim: Claim, snapshot: Snapshot, rows: Indices) -> Removable:
-        """What `claim` could remove from the nodes `rows`; good until the snapshot changes."""
+    def removable(self, claim: Claim, snapshot: Snapshot, rows: Indices, more: Callable[[], bool]) -> Removable:
+        """What `claim` could remove from the nodes `rows`; good until the snapshot changes.
+
+        Nodes that changed are read while there may be `more`: a hundred thousand pods take seconds the first time.
+        """
         kept = self._kept.pop(claim, None) or _Kept(claim)
         while len(self._kept) >= _MOST_CLAIMS:
             del self._kept[next(iter(self._kept))]
         self._kept[claim] = kept
-        kept.keep_up(snapshot, rows)
-        return Removable(kept, snapshot)
+        return Removable(kept, snapshot, kept.keep_up(snapshot, rows, more))
+
+
+def _cost(pod: PodInfo) -> int:
+    """What it costs at least that this pod goes: orders pods as the first parts of a candidate's rank do."""
+    if is_terminating(pod.pod):
+        return -_OTHER_TIER
+    return pod.priority if pod.tier is Tier.BE else pod.priority + _OTHER_TIER
 
 
 class Removable:
-    """Pods that may be removed, by row of the snapshot."""
+    """Pods that may be removed, by row of the snapshot. `rows` are those that were read."""
 
-    def __init__(self, kept: _Kept, snapshot: Snapshot) -> None:
+    def __init__(self, kept: _Kept, snapshot: Snapshot, rows: Indices) -> None:
+        self.rows = rows
         self._kept = kept
         self._snapshot = snapshot
 
@@ -95,6 +118,14 @@ class Removable:
             free = self._snapshot.allocatable(name)[rows] - self._snapshot.requested(name)[rows]
             result &= free + self._kept.sums(name, rows) >= amount
         return result
+
+    def cheapest_first(self, wanted: Mapping[str, int], rows: Indices) -> Indices:
+        """`rows` by the least important pod that may go, then by how much of what is `wanted` is missing."""
+        missing = np.zeros(len(rows))
+        for name, amount in wanted.items():
+            free = self._snapshot.allocatable(name)[rows] - self._snapshot.requested(name)[rows]
+            missing += np.maximum(amount - free, 0) * (1.0 / amount)
+        return rows[np.lexsort((missing, self._kept.cheapest[rows]))]
 
 
 def foretold(node: NodeInfo, pods: Sequence[PodInfo], wanted: Mapping[str, int]) -> tuple[PodInfo, ...]:

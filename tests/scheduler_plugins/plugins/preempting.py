@@ -13,6 +13,7 @@ from scheduler_plugins.cycle import NoFitError, place
 from scheduler_plugins.framework.extending import Victims
 from scheduler_plugins.framework.nominator import Nominator
 from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.snapshot import Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, Status
 from scheduler_plugins.plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
@@ -22,7 +23,7 @@ from scheduler_plugins.plugins.node_resources_fit import NodeResourcesFit, NodeR
 from scheduler_plugins.plugins.pod_topology_spread import PodTopologySpread, PodTopologySpreadArgs
 from slacktide.cluster.kinds import PDBS, PodDisruptionBudget
 from slacktide.objects import Node, Pod
-from tests.scheduler_plugins.build import READER, framework, handle, node, pod, snapshot_of
+from tests.scheduler_plugins.build import READER, Clock, framework, handle, node, pod, snapshot_of
 from tests.scheduler_plugins.plugins.cases import Objects
 
 LOW, MID, HIGH, HIGHEST = 0, 100, 1000, 10_000
@@ -134,7 +135,7 @@ class World:
             extenders=extenders,
             nominations=self.nominator,
             activate=lambda pods: self.activated.extend(one.pod.metadata.name for one in pods),
-            **({"monotonic": clock} if clock else {}),
+            monotonic=clock or Clock(),
         )
         self.plugin = DefaultPreemption(args or DefaultPreemptionArgs(), lent, choose=lambda count: 0)
         stock = [
@@ -152,9 +153,12 @@ class World:
             extenders=extenders,
         )
 
-    def attempt(self, who: Pod) -> Preempted:
+    def snapshot(self) -> Snapshot:
+        return snapshot_of(self.profile, self.nodes, self.placed)
+
+    def attempt(self, who: Pod, snapshot: Snapshot | None = None) -> Preempted:
         """One cycle of a pod that fits nowhere."""
-        snapshot = snapshot_of(self.profile, self.nodes, self.placed)
+        snapshot = snapshot or self.snapshot()
         before = len(self.evictor.gone)
         with pytest.raises(NoFitError) as caught:
             place(self.profile, CycleState(), READER.read(who), snapshot, lambda count: 0)

@@ -727,3 +727,20 @@ def test_best_effort_pod_leaves_room_that_was_made_for_another_tier_alone() -> N
     rig.settle()
     rig.later(2)
     assert rig.where("be") == "n"
+
+
+def test_many_pods_are_read_little_by_little_and_the_pod_tries_again_until_all_are() -> None:
+    """No event would wake it for a node that was not read yet."""
+    nodes, placed = crowd(6)
+
+    class Running(Clock):
+        def __call__(self) -> float:
+            self.now += 0.011
+            return self.now
+
+    world = World(nodes, placed, clock=Running(), plugins=[Refuses()])
+    snapshot = world.snapshot()
+    attempts = [world.attempt(sized("p", SMALL, HIGH), snapshot) for _ in range(5)]
+    assert "were not tried" in attempts[0].message
+    assert "were not tried" not in attempts[-1].message
+    assert 1 <= len(world.activated) < 5
