@@ -186,11 +186,10 @@ class Agents:
                 if agent.waiting:
                     await self._send(agent, call, list(agent.waiting))
                 while not reading.done():
-                    if self._stop.is_set():
-                        await asyncio.sleep(0.2)
-                        continue
-                    await asyncio.wait({reading}, timeout=max(0.0, due - time.monotonic()))
-                    if time.monotonic() >= due:
+                    # After the end nothing is measured any more: a stream only waits for its last answers.
+                    left = None if self._stop.is_set() else max(0.0, due - time.monotonic())
+                    await asyncio.wait({reading}, timeout=left)
+                    if time.monotonic() >= due and not self._stop.is_set():
                         sample = self._sample(agent, due)
                         due += self._period
                         await self._send(agent, call, [sample])

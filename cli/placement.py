@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ from slacktide.tier import Tier, tier_of
 
 if TYPE_CHECKING:
     from cli.app import App
+    from slacktide.cluster import Client
 
 COLUMNS: Final = ("QUESTION", "NOW", "BEST", "GAP", "UNIT", "BEST IS", "DETAIL")
 _FEW: Final = 10
@@ -72,11 +74,14 @@ def objects(app: App, files: Sequence[str], kubeconfig: str | None) -> Dump:
     """Nodes and pods from where they were asked for. Raises DumpError, ClusterError, CommandError."""
     if files:
         return read_dump(files)
-    client = connect(ClusterSettings(kubeconfig=kubeconfig), user_agent="slacktide") if kubeconfig else app.client()
-    try:
-        return Dump(nodes=list(client.list(NODES).items), pods=list(client.list(PODS).items))
-    finally:
-        client.close()
+    if kubeconfig is None:
+        return _of(app.client())
+    with contextlib.closing(connect(ClusterSettings(kubeconfig=kubeconfig), user_agent="slacktide")) as client:
+        return _of(client)
+
+
+def _of(client: Client) -> Dump:
+    return Dump(nodes=list(client.list(NODES).items), pods=list(client.list(PODS).items))
 
 
 def run(dump: Dump, wanted: Wanted, seconds: float, now: float, tell: Callable[[str], object]) -> Answer:
