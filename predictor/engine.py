@@ -181,7 +181,7 @@ class Engine:
         step = Step(
             at=history.at,
             peak=peak,
-            model=tuple("" if no else self.models[index] for index, no in zip(chosen, silent, strict=True)),
+            model=tuple(("", *self.models)[index] for index in np.where(silent, 0, 1 + chosen).tolist()),
             path=self._paths(peak, chosen, nodes),
             shift=np.where(silent, np.nan, _picked(shifts, chosen) + nodes.extra),
             widened=_reasons(alarm, nodes),
@@ -266,16 +266,11 @@ class Engine:
         return held
 
     def _paths(self, peak: Floats, chosen: Integers, nodes: _Nodes) -> tuple[Path, ...]:
-        def path(column: int) -> Path:
-            if math.isnan(peak[column]):
-                return Path.UNKNOWN
-            if nodes.cold[column]:
-                return Path.REQUESTS
-            if chosen[column] != self._learning.champion.index:
-                return Path.FALLBACK
-            return BY_GROUP[nodes.groups[column]]
-
-        return tuple(path(column) for column in range(len(peak)))
+        ways = (*BY_GROUP, Path.FALLBACK, Path.REQUESTS, Path.UNKNOWN)
+        way = np.where(chosen != self._learning.champion.index, ways.index(Path.FALLBACK), nodes.groups)
+        way = np.where(nodes.cold, ways.index(Path.REQUESTS), way)
+        way = np.where(np.isnan(peak), ways.index(Path.UNKNOWN), way)
+        return tuple(ways[number] for number in way.tolist())
 
     def _told(self) -> tuple[str, ...]:
         notes, self._notes = tuple(self._notes), []
@@ -291,14 +286,14 @@ def _reasons(alarm: float, nodes: _Nodes) -> tuple[str, ...]:
     """(series,) why each is widened."""
     fleet = "more of the fleet's latest forecasts were exceeded than chance allows" if alarm else ""
 
-    def reason(column: int) -> str:
-        if nodes.cold[column]:
-            return ""
+    def reason(new_level: bool, violates: bool) -> str:
         parts = [fleet] if fleet else []
-        if nodes.new_level[column]:
+        if new_level:
             parts.append("use stands above anything seen in a week")
-        if nodes.extra[column] > 0:
+        if violates:
             parts.append("violates far more often than asked")
         return "; ".join(parts)
 
-    return tuple(reason(column) for column in range(len(nodes.rows)))
+    words = ("", *(reason(new_level, violates) for violates in (False, True) for new_level in (False, True)))
+    which = np.where(nodes.cold, 0, 1 + nodes.new_level + 2 * (nodes.extra > 0))
+    return tuple(words[number] for number in which.tolist())

@@ -115,7 +115,7 @@ def _block(
             highest = np.asarray(members.hourly_max[-WEEK - 1 :, first:last], dtype=np.float32)
             mean = np.asarray(members.hourly_mean[-WEEK - 1 :, first:last], dtype=np.float32)
             columns |= member_features(pods(highest, mean, column, own.scale), hours)
-    known = own.known[-1] > 0
+    known = own.known[HOURS] > 0
     scale = np.where(known, own.scale * np.where(np.fmax.reduce(own.highest[-WEEK:], axis=0) > 0, 1, 0), np.nan)
     return columns, scale.astype(np.float64)
 

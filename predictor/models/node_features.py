@@ -8,7 +8,7 @@ covers by less than half are NaN; those it covers in part say what there is.
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ DAY: Final = 24
 
 _NEVER: Final = float(HOURS)
 _FLOOR: Final = -9.0
+_MAXIMA: Final = (1, 2, 3, 6, 12, 24, 48, 72, 120, HOURS)
+_MEANS: Final = (1, 3, 6, 12, 24, 72, WEEK, HOURS)
 _RISEN: Final = 0.02
 """Share of S above which a rise counts as one, and is not noise."""
 
@@ -35,7 +37,7 @@ class Past:
     highest, mean, square  (HOURS, series): highest slot, mean and mean square of the slots of the hour, in shares of S.
     last                   (slots of an hour, series): the newest slots, in shares of S.
     scale                  (series,): S; 1 where nothing was used or known.
-    known                  (HOURS, series): row w - 1 counts the hours known among the last w.
+    known                  (series,) each: how many are known of the last so many hours.
     """
 
     highest: Floats32
@@ -43,11 +45,11 @@ class Past:
     square: Floats32
     last: Floats32
     scale: Floats32
-    known: npt.NDArray[np.int64]
+    known: dict[int, npt.NDArray[np.int64]]
 
     def enough(self, values: Floats32, hours: int) -> Floats32:
         """`values`, NaN for series that know less than half of the last `hours`."""
-        return np.where(2 * self.known[hours - 1] >= hours, values, np.float32(np.nan))
+        return np.where(2 * self.known[hours] >= hours, values, np.float32(np.nan))
 
 
 def past(usage: Floats32, slots_an_hour: int) -> Past:
@@ -67,7 +69,8 @@ def past(usage: Floats32, slots_an_hour: int) -> Past:
     highest = _padded(np.fmax.reduce(blocks, axis=1))
     scale = np.fmax.reduce(highest[-WEEK:], axis=0)
     scale = np.where(scale > 0, scale, 1).astype(np.float32)
-    known = np.cumsum(np.isfinite(highest[::-1]), axis=0)
+    finite = np.isfinite(highest)
+    known = {hours: np.count_nonzero(finite[-hours:], axis=0) for hours in sorted({*_MAXIMA, *_MEANS})}
     last = np.full((slots_an_hour, usage.shape[1]), np.nan, dtype=np.float32)
     if hours:
         last[:] = usage[-slots_an_hour:] / scale
@@ -138,24 +141,38 @@ def _newest(own: Past) -> Columns:
         "half_max": np.fmax.reduce(own.last[-half:], axis=0),
         "slots_sd": np.sqrt(_mean(strayed * strayed)),
         "slots_min": np.fmin.reduce(own.last, axis=0),
-        "hours_known": own.known[-1].astype(np.float32),
+        "hours_known": own.known[HOURS].astype(np.float32),
     }
 
 
 def _windows(own: Past) -> Columns:
     out: Columns = {}
-    maxima = np.fmax.accumulate(own.highest[::-1], axis=0)
-    for hours in (1, 2, 3, 6, 12, 24, 48, 72, 120, 336):
-        out[f"max_{hours}h"] = own.enough(maxima[hours - 1], hours)
-    means = np.cumsum(zeroed(own.mean[::-1]), axis=0)
-    squares = np.cumsum(zeroed(own.square[::-1]), axis=0)
-    for hours in (1, 3, 6, 12, 24, 72, 168, 336):
-        count = np.maximum(own.known[hours - 1], 1).astype(np.float32)
-        mean = means[hours - 1] / count
+    for hours, highest in _up_to(own.highest[::-1], _MAXIMA, np.fmax).items():
+        out[f"max_{hours}h"] = own.enough(highest, hours)
+    means = _up_to(zeroed(own.mean[::-1]), _MEANS, np.add)
+    squares = _up_to(zeroed(own.square[::-1]), _MEANS, np.add)
+    for hours in _MEANS:
+        count = np.maximum(own.known[hours], 1).astype(np.float32)
+        mean = means[hours] / count
         out[f"mean_{hours}h"] = own.enough(mean, hours)
         if hours > 3:
-            variance = np.maximum(squares[hours - 1] / count - mean**2, 0)
+            variance = np.maximum(squares[hours] / count - mean**2, 0)
             out[f"sd_{hours}h"] = own.enough(np.sqrt(variance), hours)
+    return out
+
+
+def _up_to(rows: Floats32, counts: tuple[int, ...], of: np.ufunc) -> dict[int, Floats32]:
+    """The first so many rows, row after row, in one: to the last digit as accumulating them, which takes ten times as
+    long."""
+    if rows.shape[1] == 1:
+        # A single column would be added up in another order.
+        running = of.accumulate(rows, axis=0)
+        return {count: running[count - 1] for count in counts}
+    out: dict[int, Floats32] = {}
+    so_far, begin = rows[:0], 0
+    for count in counts:
+        out[count] = of.reduce(np.concatenate([so_far, rows[begin:count]]), axis=0)
+        so_far, begin = out[count][None], count
     return out
 
 
@@ -163,24 +180,37 @@ def _ranks(own: Past) -> Columns:
     """Quantiles of the hourly maxima, and the highest but one, two and four."""
     out: Columns = {}
     for hours, percents in ((DAY, (50, 75, 90)), (WEEK, (10, 50, 75, 90, 95, 98))):
-        ranked = np.sort(own.highest[-hours:], axis=0)
+        ranked = _Ranked.of(own.highest[-hours:])
         for percent in percents:
-            out[f"hours_p{percent}_{hours}h"] = own.enough(quantile_of(ranked, percent), hours)
+            out[f"hours_p{percent}_{hours}h"] = own.enough(ranked.quantile(percent), hours)
         for rank in (2, 3, 5):
-            out[f"hours_top{rank}_{hours}h"] = own.enough(_from_top(ranked, rank), hours)
+            out[f"hours_top{rank}_{hours}h"] = own.enough(ranked.from_top(rank), hours)
     return out
 
 
-def quantile_of(ranked: Floats32, percent: float) -> Floats32:
-    """Of sorted rows with NaN last, the smallest value that `percent` % do not exceed."""
-    count = np.isfinite(ranked).sum(axis=0)
-    rows = np.clip(np.ceil(percent / 100 * count).astype(np.int64) - 1, 0, len(ranked) - 1)
-    return np.asarray(ranked[rows, np.arange(ranked.shape[1])], dtype=np.float32)
+class _Ranked(NamedTuple):
+    """Rows in rising order, NaN last: (series, rows), and how many of each series are known."""
 
+    values: Floats32
+    known: npt.NDArray[np.int64]
 
-def _from_top(ranked: Floats32, rank: int) -> Floats32:
-    rows = np.clip(np.isfinite(ranked).sum(axis=0) - rank, 0, len(ranked) - 1)
-    return np.asarray(ranked[rows, np.arange(ranked.shape[1])], dtype=np.float32)
+    @classmethod
+    def of(cls, rows: Floats32) -> _Ranked:
+        # Side by side in memory they are sorted in half the time.
+        values = np.sort(np.ascontiguousarray(rows.T), axis=1)
+        return cls(values, np.count_nonzero(np.isfinite(rows), axis=0))
+
+    def quantile(self, percent: float) -> Floats32:
+        """The smallest value that `percent` % do not exceed."""
+        return self._at(np.ceil(percent / 100 * self.known).astype(np.int64) - 1)
+
+    def from_top(self, rank: int) -> Floats32:
+        """The highest, second and so on."""
+        return self._at(self.known - rank)
+
+    def _at(self, places: npt.NDArray[np.int64]) -> Floats32:
+        series, rows = self.values.shape
+        return self.values[np.arange(series), np.clip(places, 0, rows - 1)]
 
 
 def _rises(own: Past, ahead: Floats32, horizon: int) -> Columns:
@@ -201,23 +231,23 @@ def _rises(own: Past, ahead: Floats32, horizon: int) -> Columns:
 
 
 def _spread(rise: Floats32, percents: tuple[int, ...]) -> Columns:
-    ranked = np.sort(rise, axis=0)
-    count = np.maximum(np.isfinite(rise).sum(axis=0), 1).astype(np.float32)
+    ranked = _Ranked.of(rise)
+    count = np.maximum(ranked.known, 1).astype(np.float32)
     upward = np.maximum(zeroed(rise), 0)
     return {
-        **{f"p{percent}": quantile_of(ranked, percent) for percent in percents},
-        "top1": _from_top(ranked, 1),
-        "top2": _from_top(ranked, 2),
+        **{f"p{percent}": ranked.quantile(percent) for percent in percents},
+        "top1": ranked.from_top(1),
+        "top2": ranked.from_top(2),
         "mean": upward.sum(axis=0) / count,
         "rms": np.sqrt((upward**2).sum(axis=0) / count),
-        "share": (upward > _RISEN).sum(axis=0) / count,
+        "share": np.count_nonzero(upward > _RISEN, axis=0) / count,
     }
 
 
 def _since(happened: npt.NDArray[np.bool_]) -> Floats32:
     """Hours since the last row that is true."""
-    back = happened[::-1]
-    return np.where(back.any(axis=0), back.argmax(axis=0), _NEVER).astype(np.float32)
+    back = np.ascontiguousarray(happened[::-1].T)
+    return np.where(back.any(axis=1), back.argmax(axis=1), _NEVER).astype(np.float32)
 
 
 def tops(name: str, rows: Floats32, ranks: tuple[int, ...]) -> Columns:
@@ -267,8 +297,8 @@ def _lags(own: Past) -> Columns:
     for percent in (50, 75, 90):
         above = highest >= percent / 100
         out[f"since_p{percent}"] = _since(above)
-        count = np.maximum(own.known[WEEK - 1], 1)
-        out[f"share_p{percent}"] = (above[-WEEK:].sum(axis=0) / count).astype(np.float32)
+        count = np.maximum(own.known[WEEK], 1)
+        out[f"share_p{percent}"] = (np.count_nonzero(above[-WEEK:], axis=0) / count).astype(np.float32)
     return out
 
 
