@@ -48,7 +48,7 @@ from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Stat
 from scheduler_plugins.plugins.amounts import in_words
 from scheduler_plugins.plugins.gang_book import GangBook
 from scheduler_plugins.plugins.gang_events import gang_events
-from scheduler_plugins.plugins.gang_group import LONGEST_SECONDS, GangId, Member, gang_of
+from scheduler_plugins.plugins.gang_group import LONGEST_SECONDS, GangId, Member, gang_of, statement_problem
 from scheduler_plugins.plugins.gang_order import GangOrder, GangSort
 from scheduler_plugins.plugins.gang_room import not_free, too_much
 from scheduler_plugins.plugins.gang_state import GangNow, look, members_of, waiting_of
@@ -123,8 +123,8 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         now = self._look(gang)
         if now is None:
             return unresolvable(Reason(NO_GROUP, gang.key))
-        # Rules that cannot be read are told to people, which a gate would not do.
-        too_few = None if isinstance(now, str) else now.too_few()
+        # What cannot be read is told to people, which a gate would not do.
+        too_few = None if isinstance(now, str) or statement_problem(pod.pod) else now.too_few()
         return SUCCESS if too_few is None else unresolvable(too_few)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:
@@ -135,6 +135,7 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         now = self._look(gang)
         if now is None:
             return PreFilterResult()
+        now = statement_problem(pod.pod) or now
         refusal = Reason(RULES, now) if isinstance(now, str) else self._refusal(now, state, pod, snapshot)
         if refusal is None:
             return PreFilterResult()
@@ -201,6 +202,9 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
             return PostFilterResult(unschedulable())
         unfit = self._book.unfit(now.gang, pod.uid)
         if len(now.able(unfit)) >= now.rules.minimum:
+            if not now.waiting:
+                # It may be the only one whom a change has woken.
+                self._try_others(now, state, pod)
             return PostFilterResult(unschedulable(Reason("gang goes on without the pod")))
         return PostFilterResult(unschedulable(self._stuck(now, snapshot, diagnosis)))
 
@@ -212,8 +216,9 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         younger = [one for one in others if one.age > now.age and in_the_way(one, snapshot, diagnosis)]
         if younger:
             youngest = max(younger, key=lambda one: one.age)
+            self._book.ask(youngest.gang)
             self._give_back(youngest, f"gang {now.gang.key} is older and cannot go on without the place")
-            return Reason("gang keeps its places, a younger one gives way", f"{detail}; {youngest.gang.key} has fewer")
+            return Reason("gang keeps its places, a younger one gives way", f"{detail}; younger: {youngest.gang.key}")
         older = any(one.age < now.age for one in others)
         if 100 * (minimum - placed) <= self._args.pod_group_reject_percentage * minimum and not older:
             return Reason("gang keeps its places for a while", detail)
@@ -226,7 +231,7 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         return [now for now in map(self._look, sorted(gangs)) if isinstance(now, GangNow) and now.waiting]
 
     def _give_back(self, now: GangNow, why: str) -> None:
-        self._rest(now.gang)
+        self._rest(now.gang, now.rules.minimum)
         self._reject(now.gang, now.waiting, why)
 
     def _reject(self, gang: GangId, waiting: Sequence[WaitingPod], why: str) -> None:
@@ -234,16 +239,21 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         for one in waiting:
             one.reject(self.name, f"gave its place back: {why}")
 
-    def _rest(self, gang: GangId) -> None:
+    def _rest(self, gang: GangId, minimum: int = 0) -> None:
         seconds = self._book.failed(gang, self._handle.monotonic())
-        self._handle.waiting.later(seconds, lambda: self._wake(gang))
+        self._handle.waiting.later(seconds, lambda: self._wake(gang, minimum))
 
-    def _wake(self, gang: GangId) -> None:
-        """The gang has rested. Others of its pods may have been refused meanwhile, whom no event would wake."""
-        if not self._book.rested(gang, self._handle.monotonic()):
-            return
+    def _wake(self, gang: GangId, minimum: int) -> None:
+        """The gang has rested. Others of its pods may have been refused meanwhile, whom no event would wake.
+
+        Nor does one wake a pod that was changed while it was assumed, and may need fewer than `minimum` since.
+        """
         now = self._look(gang)
-        if isinstance(now, GangNow):
+        if not isinstance(now, GangNow):
+            return
+        if now.rules.minimum < minimum:
+            self._book.ask(gang)
+        if self._book.rested(gang, self._handle.monotonic()):
             self._handle.activate([self._reader.read(one.pod) for one in now.pending()])
 
     # Once a pod has a node.
@@ -267,14 +277,14 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         if gang is None:
             return PermitResult(SUCCESS)
         # A pod that waits may lose its place while it is being counted: then it is counted again.
-        for _ in range(_TRIES):
+        for tries in range(_TRIES):
             now = self._look(gang)
             if now is None:
                 return PermitResult(unschedulable(Reason(NO_GROUP, gang.key)))
             if isinstance(now, str):
                 return PermitResult(unschedulable(Reason(RULES, now)))
             if now.placed_beside(pod.uid) + 1 < now.rules.minimum:
-                return self._wait(now, state, pod)
+                return self._wait(now, state, pod, again=tries > 0)
             if self._release(now, pod):
                 return PermitResult(SUCCESS)
         return PermitResult(
@@ -289,16 +299,19 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         self._book.take_back(now.gang, [*waiting, pod.uid])
         return False
 
-    def _wait(self, now: GangNow, state: CycleState, pod: PodInfo) -> PermitResult:
-        """The first pod that waits gets the others tried, and so does one for which they were held up."""
-        if not now.waiting or (_REVIVED in state and state.read(_REVIVED)):
-            unfit = self._book.all_unfit(now.gang)
-            others = [one for one in now.pending() if one.uid != pod.uid and one.uid not in unfit and not one.gated]
-            asked: Mapping[str, PodInfo] = state.read(PODS_TO_ACTIVATE) if PODS_TO_ACTIVATE in state else {}
-            infos = [self._reader.read(one.pod) for one in others]
-            state.write(PODS_TO_ACTIVATE, {**asked, **{info.key: info for info in infos}})
+    def _wait(self, now: GangNow, state: CycleState, pod: PodInfo, *, again: bool) -> PermitResult:
+        """The first pod that waits gets the others tried, and so does one for which they were held up (`again`)."""
+        if again or not now.waiting or (_REVIVED in state and state.read(_REVIVED)):
+            self._try_others(now, state, pod)
         seconds = now.rules.timeout_seconds or float(self._args.permit_waiting_time_seconds)
         return PermitResult(Status(Code.WAIT), seconds)
+
+    def _try_others(self, now: GangNow, state: CycleState, pod: PodInfo) -> None:
+        unfit = self._book.all_unfit(now.gang)
+        others = [one for one in now.pending() if one.uid != pod.uid and one.uid not in unfit and one.able]
+        asked: Mapping[str, PodInfo] = state.read(PODS_TO_ACTIVATE) if PODS_TO_ACTIVATE in state else {}
+        infos = [self._reader.read(one.pod) for one in others]
+        state.write(PODS_TO_ACTIVATE, {**asked, **{info.key: info for info in infos}})
 
 
 class Coscheduling(Gang, QueueSortPlugin):

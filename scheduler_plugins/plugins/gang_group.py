@@ -75,6 +75,28 @@ def gang_of(pod: PodInfo) -> GangId | None:
     return found
 
 
+def stated(pod: Pod, key: str, most: int) -> int | str | None:
+    """A whole number from 1 to `most` that the pod states under `key`; text says what is wrong with it."""
+    metadata = pod.metadata
+    given = metadata.annotations.get(key, metadata.labels.get(key))
+    if given is None:
+        return None
+    if len(given) <= len(str(most)) and given.isascii() and given.isdecimal() and 0 < int(given) <= most:
+        return int(given)
+    return f"{key} of pod {metadata.name} is {given[:40]!r}; it must be a whole number from 1 to {most}"
+
+
+def statement_problem(pod: Pod) -> str:
+    """What is wrong with what the pod states of its gang; empty when nothing is, or nothing is stated."""
+    if not pod.metadata.labels.get(GROUP_LABEL):
+        return ""
+    for key, most in ((MIN_MEMBERS, MOST_MEMBERS), (TIMEOUT_SECONDS, LONGEST_SECONDS)):
+        given = stated(pod, key, most)
+        if isinstance(given, str):
+            return given
+    return ""
+
+
 @dataclass(slots=True, eq=False)
 class Member:
     """A pod of a gang."""
@@ -98,9 +120,9 @@ class Member:
         return is_terminating(self.pod) or is_terminal(self.pod)
 
     @property
-    def gated(self) -> bool:
-        """Whether scheduling gates keep it out."""
-        return bool(self.pod.spec.scheduling_gates) and not self.placed
+    def able(self) -> bool:
+        """Whether it is placed or can be: not while scheduling gates or an unreadable statement keep it out."""
+        return self.placed or not (self.pod.spec.scheduling_gates or statement_problem(self.pod))
 
     @property
     def requests(self) -> Mapping[str, int]:
@@ -120,14 +142,3 @@ def _read(pod: Pod) -> tuple[GangId, Member] | None:
 
 MEMBERS: Final = Index(_read)
 """Pods by gang."""
-
-
-def stated(pod: Pod, key: str, most: int) -> int | str | None:
-    """A whole number from 1 to `most` that the pod states under `key`; text says what is wrong with it."""
-    metadata = pod.metadata
-    given = metadata.annotations.get(key, metadata.labels.get(key))
-    if given is None:
-        return None
-    if len(given) <= len(str(most)) and given.isascii() and given.isdecimal() and 0 < int(given) <= most:
-        return int(given)
-    return f"{key} of pod {metadata.name} is {given[:40]!r}; it must be a whole number from 1 to {most}"

@@ -74,15 +74,19 @@ def _from_sigs(gang: GangId, group: SigsPodGroup) -> Rules | str:
 
 
 def _from_pods(gang: GangId, members: Sequence[Member]) -> Rules | str:
-    """The largest of what the pods state: while a minimum is being changed pod by pod, the stricter one holds."""
-    minima = [stated(member.pod, MIN_MEMBERS, MOST_MEMBERS) for member in members]
-    timeouts = [stated(member.pod, TIMEOUT_SECONDS, LONGEST_SECONDS) for member in members]
-    problems = sorted(given for given in (*minima, *timeouts) if isinstance(given, str))
-    if problems:
-        return problems[0]
-    minimum = max((given for given in minima if isinstance(given, int)), default=None)
+    """The largest of what the pods state that can take part.
+
+    So while a minimum is being changed pod by pod, the stricter one holds, and a pod that is kept out decides nothing.
+    """
+    able = [member for member in members if member.able]
+    minimum = _largest(able, MIN_MEMBERS, MOST_MEMBERS)
     if minimum is None:
-        return f"no pod of gang {gang.key} states {MIN_MEMBERS}"
+        return f"no pod of gang {gang.key} that could be placed states {MIN_MEMBERS}"
     created = min((member.pod.metadata.creation_timestamp or "" for member in members), default="")
-    timeout = max((float(given) for given in timeouts if isinstance(given, int)), default=None)
-    return Rules(minimum, timeout, created=created)
+    timeout = _largest(able, TIMEOUT_SECONDS, LONGEST_SECONDS)
+    return Rules(minimum, None if timeout is None else float(timeout), created=created)
+
+
+def _largest(members: Sequence[Member], key: str, most: int) -> int | None:
+    given = (stated(member.pod, key, most) for member in members)
+    return max((number for number in given if isinstance(number, int)), default=None)

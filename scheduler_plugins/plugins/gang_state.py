@@ -13,7 +13,7 @@ from scheduler_plugins.plugins.gang_rules import Rules, rules_of
 from slacktide.cluster.kinds import PODS
 
 TOO_FEW = "gang has fewer pods than it needs"
-TOO_FEW_FREE = "too many pods of the gang are held by scheduling gates"
+TOO_FEW_FREE = "too many pods of the gang are kept out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class GangNow:
 
     def able(self, unfit: Collection[str] = ()) -> list[Member]:
         """Pods that are placed or could be tried; not those of `unfit`, which fitted nowhere."""
-        return [one for one in self.members if not one.gated and (one.placed or one.uid not in unfit)]
+        return [one for one in self.members if one.able and (one.placed or one.uid not in unfit)]
 
     def pending(self) -> list[Member]:
         """Pods that hold no place."""
@@ -66,7 +66,7 @@ class GangNow:
             return Reason(TOO_FEW, f"gang {self.gang.key} has {there}, its minimum is {minimum}")
         free = len(self.able())
         if free < minimum:
-            detail = f"gang {self.gang.key} has {there}, {there - free} of them gated, its minimum is {minimum}"
+            detail = f"gang {self.gang.key} has {there}, {there - free} of them kept out, its minimum is {minimum}"
             return Reason(TOO_FEW_FREE, detail)
         return None
 
