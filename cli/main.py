@@ -25,6 +25,7 @@ COMMANDS: Final = (
     "forecast",
     "explain",
     "placement-check",
+    "simulate",
     "doctor",
     "agent",
     "history",

@@ -85,7 +85,9 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column, no_wrap=column not in {"REASON", "DETAIL", "MESSAGE", "CONSEQUENCE"}, overflow="fold")
+        table.add_column(
+            column, no_wrap=column not in {"REASON", "DETAIL", "MESSAGE", "CONSEQUENCE", "WHAT"}, overflow="fold"
+        )
     for row in rows:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     return table

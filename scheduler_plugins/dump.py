@@ -15,21 +15,38 @@ class DumpError(SlacktideError):
     """A file that cannot be used; the text names file, place and remedy."""
 
 
+@dataclass(frozen=True, slots=True)
+class Other:
+    """An object of another kind, as JSON; `where` it stands, for messages."""
+
+    api_version: str
+    kind: str
+    text: bytes
+    where: str
+
+
 @dataclass(slots=True)
 class Dump:
-    """What the files hold. `others` counts objects of other kinds, which are left out."""
+    """What the files hold; `rest` are objects of other kinds, which nobody has read yet."""
 
     nodes: list[Node] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
-    others: int = 0
+    rest: list[Other] = field(default_factory=list)
+
+    @property
+    def others(self) -> int:
+        """How many objects are neither nodes nor pods."""
+        return len(self.rest)
 
 
-class _List(msgspec.Struct):
+class _List(msgspec.Struct, rename="camel"):
+    api_version: str = ""
     kind: str = ""
     items: list[msgspec.Raw] | None = None
 
 
-class _Typed(msgspec.Struct):
+class _Typed(msgspec.Struct, rename="camel"):
+    api_version: str = ""
     kind: str = ""
 
 
@@ -51,26 +68,27 @@ def _read(text: bytes, path: str, dump: Dump) -> None:
     except msgspec.MsgspecError as error:
         raise DumpError(f"{path}: not the JSON that kubectl get -o json writes: {error}") from error
     if whole.items is None:
-        _add(text, whole.kind, f"{path}", dump)
+        _add(text, _Typed(whole.api_version, whole.kind), f"{path}", dump)
         return
-    # Lists of one kind leave the kind of their items out.
+    # Lists of one kind leave version and kind of their items out.
     default = whole.kind.removesuffix("List")
     for number, item in enumerate(whole.items):
         where = f"{path}: item {number}"
         try:
-            kind = msgspec.json.decode(item, type=_Typed).kind or default
+            typed = msgspec.json.decode(item, type=_Typed)
         except msgspec.MsgspecError as error:
             raise DumpError(f"{where}: {error}") from error
-        _add(bytes(item), kind, where, dump)
+        known = _Typed(typed.api_version or whole.api_version, typed.kind or default)
+        _add(bytes(item), known, where, dump)
 
 
-def _add(text: bytes, kind: str, where: str, dump: Dump) -> None:
+def _add(text: bytes, typed: _Typed, where: str, dump: Dump) -> None:
     try:
-        if kind == "Node":
+        if typed.kind == "Node":
             dump.nodes.append(msgspec.json.decode(text, type=Node))
-        elif kind == "Pod":
+        elif typed.kind == "Pod":
             dump.pods.append(msgspec.json.decode(text, type=Pod))
         else:
-            dump.others += 1
+            dump.rest.append(Other(typed.api_version, typed.kind, text, where))
     except msgspec.MsgspecError as error:
-        raise DumpError(f"{where} ({kind}): {error}") from error
+        raise DumpError(f"{where} ({typed.kind}): {error}") from error
