@@ -71,6 +71,8 @@ class ClusterHandlers:
             self._waiting_changed(old, new)
         elif is_terminating(new):
             self._reject(new)
+        else:
+            self._queue.update_in_flight(self._reader.read(old), self._reader.read(new))
 
     def pod_deleted(self, pod: Pod) -> None:
         """A pod is gone, or has ended."""

@@ -137,9 +137,7 @@ class SchedulingQueue:
                 return
             self.nominator.changed(old, new)
             if new.uid in self._in_flight:
-                self._in_flight.replace(new)
-                kept = [RecordedEvent(event, old, new) for event in happened if self._judge.matters(event)]
-                self._in_flight.record(kept)
+                self._changed_in_flight(old, new, happened)
                 return
             queued = self._asleep.remove(new.key)
             if queued is not None:
@@ -150,6 +148,12 @@ class SchedulingQueue:
             if queued is not None:
                 queued.info = new
                 heap.push(new.key, queued)
+
+    def update_in_flight(self, old: PodInfo, new: PodInfo) -> None:
+        """A pod that is assumed was changed: judged should its attempt fail, of no interest else."""
+        with self._changed:
+            if new.uid in self._in_flight:
+                self._changed_in_flight(old, new, events.pod_events(old.pod, new.pod))
 
     def delete(self, info: PodInfo) -> None:
         """A pod is gone or has a node; one in flight is left to its attempt and does not come back."""
@@ -320,6 +324,10 @@ class SchedulingQueue:
             known = ", ".join(self._profiles)
             raise QueueError(f"pod {info.key} names scheduler {name!r}, which is none of the profiles here: {known}")
         return name
+
+    def _changed_in_flight(self, old: PodInfo, new: PodInfo, happened: Iterable[ClusterEvent]) -> None:
+        self._in_flight.replace(new)
+        self._in_flight.record([RecordedEvent(event, old, new) for event in happened if self._judge.matters(event)])
 
     def _ready(self) -> bool:
         return bool(len(self._active)) or (self._pop_from_backoff and bool(self._backoff.refused))

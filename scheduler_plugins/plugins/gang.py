@@ -125,7 +125,13 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
             return unresolvable(Reason(NO_GROUP, gang.key))
         # What cannot be read is told to people, which a gate would not do.
         too_few = None if isinstance(now, str) or statement_problem(pod.pod) else now.too_few()
-        return SUCCESS if too_few is None else unresolvable(too_few)
+        if too_few is not None:
+            self._book.keep_out(gang, pod.uid)
+            return unresolvable(too_few)
+        if self._book.enters(gang, pod.uid):
+            # A change of one pod is told to that pod alone. Not here: the queue asks while it moves pods.
+            self._handle.waiting.later(0, lambda: self._let_in(gang))
+        return SUCCESS
 
     def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod of no gang; a group that is not there is left to Permit."""
@@ -231,7 +237,7 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         return [now for now in map(self._look, sorted(gangs)) if isinstance(now, GangNow) and now.waiting]
 
     def _give_back(self, now: GangNow, why: str) -> None:
-        self._rest(now.gang, now.rules.minimum)
+        self._rest(now.gang)
         self._reject(now.gang, now.waiting, why)
 
     def _reject(self, gang: GangId, waiting: Sequence[WaitingPod], why: str) -> None:
@@ -239,22 +245,23 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         for one in waiting:
             one.reject(self.name, f"gave its place back: {why}")
 
-    def _rest(self, gang: GangId, minimum: int = 0) -> None:
+    def _rest(self, gang: GangId) -> None:
         seconds = self._book.failed(gang, self._handle.monotonic())
-        self._handle.waiting.later(seconds, lambda: self._wake(gang, minimum))
+        self._handle.waiting.later(seconds, lambda: self._wake(gang))
 
-    def _wake(self, gang: GangId, minimum: int) -> None:
-        """The gang has rested. Others of its pods may have been refused meanwhile, whom no event would wake.
-
-        Nor does one wake a pod that was changed while it was assumed, and may need fewer than `minimum` since.
-        """
-        now = self._look(gang)
-        if not isinstance(now, GangNow):
+    def _wake(self, gang: GangId) -> None:
+        """The gang has rested. Others of its pods may have been refused meanwhile, whom no event would wake."""
+        if not self._book.rested(gang, self._handle.monotonic()):
             return
-        if now.rules.minimum < minimum:
-            self._book.ask(gang)
-        if self._book.rested(gang, self._handle.monotonic()):
+        now = self._look(gang)
+        if isinstance(now, GangNow):
             self._handle.activate([self._reader.read(one.pod) for one in now.pending()])
+
+    def _let_in(self, gang: GangId) -> None:
+        """The gang is there now: its pods that were kept out are let in, also where no event has told of it."""
+        kept_out = self._book.let_in(gang)
+        members = members_of(self._handle, gang) if kept_out else []
+        self._handle.activate([self._reader.read(one.pod) for one in members if one.uid in kept_out])
 
     # Once a pod has a node.
 

@@ -21,16 +21,18 @@ _FIRST_SWEEP: Final = 64
 
 @dataclass(slots=True)
 class _Lately:
-    """One gang. `released`: allowed to bind and not yet seen on a node; `rejected`: told to give its place back.
+    """One gang.
 
-    `unfit`: fitted nowhere when it was tried last. `failures` rounds in a row failed; until `rests_until` (monotonic
-    seconds) nobody tries again; `asked` says that somebody wants to after it. `lacking`: resources of which there was
-    not enough.
+    `released`: allowed to bind and not yet seen on a node; `rejected`: told to give its place back; `unfit`: fitted
+    nowhere when it was tried last; `kept_out`: not let into the queue. `failures` rounds in a row failed; until
+    `rests_until` (monotonic seconds) nobody tries again, and `asked` says that somebody wants to after it. `lacking`:
+    resources of which there was not enough.
     """
 
     released: set[str] = field(default_factory=set)
     rejected: set[str] = field(default_factory=set)
     unfit: set[str] = field(default_factory=set)
+    kept_out: set[str] = field(default_factory=set)
     failures: int = 0
     rests_until: float = 0.0
     asked: bool = False
@@ -49,6 +51,29 @@ class GangBook:
 
     def __len__(self) -> int:
         return len(self._gangs)
+
+    def keep_out(self, gang: GangId, uid: str) -> None:
+        """The pod is not let into the queue."""
+        with self._lock:
+            self._of(gang).kept_out.add(uid)
+
+    def enters(self, gang: GangId, uid: str) -> bool:
+        """The pod is let into the queue; whether others were kept out."""
+        with self._lock:
+            known = self._gangs.get(gang)
+            if known is None:
+                return False
+            known.kept_out.discard(uid)
+            return bool(known.kept_out)
+
+    def let_in(self, gang: GangId) -> Collection[str]:
+        """Pods that were kept out when they were asked for last; they are not, from now on."""
+        with self._lock:
+            known = self._gangs.get(gang)
+            kept_out = frozenset(known.kept_out) if known else frozenset()
+            if known is not None:
+                known.kept_out.clear()
+            return kept_out
 
     def release(self, gang: GangId, uids: Iterable[str]) -> None:
         """These pods are allowed to bind: the gang is complete, and starts afresh should it ever fail again."""
