@@ -46,14 +46,6 @@ _GONE: Final = "newer releases of it do not have it either"
 
 MISSING_STOCK: Final[Mapping[str, str]] = {
     "DynamicResources": f"resource claims are not judged here: {_REFUSED}",
-    "VolumeRestrictions": f"volume conflicts are not judged here: {_REFUSED}",
-    "NodeVolumeLimits": f"volume limits of a node are not judged here: {_REFUSED}",
-    "VolumeBinding": f"volume claims are not bound here: {_REFUSED}",
-    "VolumeZone": f"zones of volumes are not judged here: {_REFUSED}",
-    "PodTopologySpread": f"topology spread is not judged here: {_REFUSED}",
-    "DefaultPreemption": "this installation makes no room by preemption",
-    "NodeResourcesBalancedAllocation": "this installation does not score the balance of resources",
-    "ImageLocality": "this installation does not score image locality",
     "NodeDeclaredFeatures": "features that nodes declare are not judged here",
     "GangScheduling": "gangs are placed by the plugin Gang here",
     "TopologyPlacementGenerator": "placement of whole workloads is not there; gangs are placed by the plugin Gang",

@@ -20,12 +20,16 @@ from scheduler_plugins.plugins import (
     node_ports,
     node_resources_fit,
     node_unschedulable,
+    node_volume_limits,
     packing,
     pod_topology_spread,
     priority_sort,
     scheduling_gates,
     taint_toleration,
     unsupported_pods,
+    volume_binding,
+    volume_restrictions,
+    volume_zone,
 )
 
 _MODULES = (
@@ -39,6 +43,10 @@ _MODULES = (
     node_ports,
     batch_forecast,
     node_resources_fit,
+    volume_restrictions,
+    node_volume_limits,
+    volume_binding,
+    volume_zone,
     pod_topology_spread,
     inter_pod_affinity,
     domain_limit,

@@ -1,7 +1,8 @@
 """UnsupportedPods: refuses what this scheduler cannot judge, rather than to bind it wrongly.
 
-A pod that needs what is not judged here (claims for volumes or devices) waits with a reason that names it. Requests
-that cannot be read are refused for the same reason.
+A pod that claims devices, or has a kind of volume that nobody here knows, waits with a reason that names it. Requests
+that cannot be read are refused for the same reason. Volumes that are known are judged by the plugins for volumes, or,
+such as a file share, put no demand on where the pod runs.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from scheduler_plugins.framework.snapshot import Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, unresolvable
 from scheduler_plugins.plugins.hints import pod_of
+from scheduler_plugins.plugins.volumes import INLINE, STOCK_WAY
 
-_HARMLESS_VOLUMES: Final = frozenset(
-    {"name", "emptyDir", "configMap", "secret", "hostPath", "projected", "downwardAPI", "nfs", "gitRepo", "image"}
+_KNOWN_VOLUMES: Final = frozenset(
+    {"name", "emptyDir", "configMap", "secret", "hostPath", "projected", "downwardAPI", "gitRepo", "image"}
+    | {"nfs", "cephfs", "glusterfs", "azureFile", "fc", "flexVolume", "csi"}
+    | {"persistentVolumeClaim", "ephemeral", "iscsi", "rbd", *INLINE}
 )
-"""Volume sources that put no demand on where the pod runs, and the field that names the volume."""
+"""Volume sources, and the field that names the volume: without demands, over the network, judged elsewhere."""
 
 
 def unsupported(pod: PodInfo) -> tuple[str, ...]:
@@ -30,11 +34,11 @@ def unsupported(pod: PodInfo) -> tuple[str, ...]:
     found = []
     if pod.problem:
         found.append(f"cannot read {pod.problem}")
-    kinds = sorted({kind for volume in spec.volumes for kind in volume if kind not in _HARMLESS_VOLUMES})
+    kinds = sorted({kind for volume in spec.volumes for kind in volume if kind not in _KNOWN_VOLUMES})
     if kinds:
-        found.append(f"volumes of kind {', '.join(kinds)} are not judged by this scheduler")
+        found.append(f"volumes of kind {', '.join(kinds)} are not judged by this scheduler: {STOCK_WAY}")
     if spec.resource_claims:
-        found.append("resource claims are not judged by this scheduler")
+        found.append(f"resource claims are not judged by this scheduler: {STOCK_WAY}")
     return tuple(found)
 
 

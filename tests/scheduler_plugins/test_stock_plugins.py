@@ -42,9 +42,9 @@ HOSTNAME = {"topologyKey": "kubernetes.io/hostname"}
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}, "persistentVolumeClaim"),
-        ({"volumes": [{"name": "v", "ephemeral": {}}]}, "ephemeral"),
+        ({"volumes": [{"name": "v", "storageos": {}}]}, "storageos"),
         ({"resourceClaims": [{"name": "gpu"}]}, "resource claims"),
+        ({"resourceClaims": [{"name": "gpu"}]}, "let the stock scheduler place the pod, with our extender"),
         ({"requests": {"cpu": "1.5.2"}}, "1.5.2"),
         ({"requests": {BATCH_CPU: "200m"}}, "whole number"),
     ],
@@ -59,6 +59,7 @@ def test_what_cannot_be_judged_is_refused_by_name(spec: dict[str, Any], words: s
     "spec",
     [
         {"volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "configMap": {"name": "c"}}]},
+        {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "w", "ephemeral": {}}]},
         {"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [HOSTNAME]}}},
         {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [HOSTNAME]}}},
         {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]},

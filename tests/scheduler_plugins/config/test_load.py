@@ -335,8 +335,6 @@ def test_arguments_reach_the_plugin_without_their_header(tmp_path: Path) -> None
 
 def test_a_preemption_percentage_above_100_fails(tmp_path: Path) -> None:
     # kube-scheduling.md 8.4; the rule is the plugin's own.
-    if registry().entry("DefaultPreemption") is None:
-        pytest.skip("the plugin DefaultPreemption is not there")
     args = "{name: DefaultPreemption, args: {minCandidateNodesPercentage: 101}}"
     found = problems(tmp_path, f"profiles: [{{schedulerName: a, pluginConfig: [{args}]}}]")
     assert len(found) == 1

@@ -146,6 +146,7 @@ def test_the_stock_file_is_refused_only_for_plugins_that_are_not_here(tmp_path: 
     found = problems(tmp_path, STOCK)
     missing = [name for name in _ENABLED if registry().entry(name) is None]
     assert len(_ENABLED) == 19
+    assert missing == ["DynamicResources"]
     assert [name for name in missing if not any(f"plugin {name} of the stock scheduler" in one for one in found)] == []
     assert len(found) == len(missing), found
 
