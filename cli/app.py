@@ -18,6 +18,7 @@ from cli.output import Output
 from standalone.state import StateDir, find, holder, resolve
 
 if TYPE_CHECKING:
+    from cli.cycles import Scheduling
     from cli.session import StopSignals
     from slacktide.cluster import Client
     from slacktide.status import AgentStatus
@@ -49,6 +50,23 @@ def agent_status(state: StateDir) -> AgentStatus | None:
         return None
 
 
+def scheduling(state: StateDir) -> Scheduling | None:
+    """What the scheduler kept of its last cycles; None when it does not answer."""
+    import http.client
+
+    import msgspec
+
+    from cli.cycles import Scheduling
+    from standalone.probe import get
+
+    try:
+        # Where the scheduler shows it: scheduler_plugins.host.DEBUG_ROUTE.
+        code, body = get(state.observe_socket("scheduler"), "/debug/scheduling", timeout=3.0)
+        return msgspec.json.decode(body, type=Scheduling) if code == 200 else None
+    except (OSError, http.client.HTTPException, msgspec.MsgspecError):
+        return None
+
+
 def caught_signals() -> StopSignals:
     """Signals that ask for an end, caught from now on."""
     from cli.session import StopSignals
@@ -67,6 +85,7 @@ class App:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     connect: Callable[[StateDir], Client] = connect
     agent_status: Callable[[StateDir], AgentStatus | None] = agent_status
+    scheduling: Callable[[StateDir], Scheduling | None] = scheduling
     is_up: Callable[[str], bool] = lambda root: holder(root) is not None
     stop_signals: Callable[[], StopSignals] = caught_signals
 

@@ -144,7 +144,11 @@ def count_rows(outcome: Outcome) -> list[list[str]]:
     totals = outcome.totals
     rows = [["pods", str(totals.pods)], *([fate, str(count)] for fate, count in totals.by_fate.items())]
     rows += [[f"not placed: {reason}", str(count)] for reason, count in totals.pending_by_reason.items()]
-    return [*rows, ["attempts", str(totals.attempts)], ["simulated time", show_age(totals.seconds)]]
+    return [*rows, ["attempts", str(totals.attempts)], ["simulated time", _lasted(totals.seconds)]]
+
+
+def _lasted(seconds: float) -> str:
+    return f"{seconds:.2f}s" if seconds < 120 else show_age(seconds)
 
 
 def node_table(nodes: Sequence[NodeOutcome]) -> tuple[list[str], list[list[str]]]:
@@ -170,8 +174,7 @@ def _amount(resource: str, amount: int) -> str:
 
 def cycles(outcome: Outcome) -> list[Cycle]:
     """The last cycles in which nodes were rated, the newest first."""
-    shown = [msgspec.convert(cycle.shown(), Cycle) for cycle in outcome.cycles]
-    return [cycle for cycle in shown if cycle.scores]
+    return [msgspec.convert(cycle.shown(), Cycle) for cycle in outcome.cycles]
 
 
 def document(outcome: Outcome) -> dict[str, Any]:

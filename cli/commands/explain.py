@@ -10,10 +10,13 @@ import click
 from cli.app import App, common_options, examples
 
 if TYPE_CHECKING:
+    from cli.cycles import Scheduling
     from cli.explained import Explanation
+    from cli.podexplained import PodExplanation
+    from slacktide.objects import Pod
 
 
-@click.group("explain", epilog=examples("slacktide explain node lab-1", "slacktide explain node lab-1 -o json"))
+@click.group("explain", epilog=examples("slacktide explain node lab-1", "slacktide explain pod nightly -o json"))
 @common_options
 def command() -> None:
     """Say in words why a number is what it is."""
@@ -69,3 +72,64 @@ def _show(app: App, said: Explanation) -> None:
     app.out.table(("", "TERM", "CPU", "MEMORY", "REASON"), rows)
     for remark in said.remarks:
         app.out.text(f"* {remark}")
+
+
+@command.command(
+    "pod", epilog=examples("slacktide explain pod nightly", "slacktide explain pod team/nightly --nodes 6")
+)
+@click.argument("name", metavar="POD")
+@click.option("--namespace", "-n", default="default", show_default=True, help="Where POD is, unless its name says so.")
+@click.option("--kubeconfig", metavar="FILE", help="Look at that cluster instead of the running Slacktide.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 20), default=4, show_default=True, help="Nodes in the score table, best first."
+)
+@common_options
+@click.pass_obj
+def pod(app: App, name: str, namespace: str, kubeconfig: str | None, nodes: int) -> None:
+    """Explain where POD is, or why it is nowhere and what can be done.
+
+    From the scheduler's own record: who refused how many nodes and how near the nearest was; for a pod that is placed,
+    what each plugin gave the chosen node and the next best ones.
+    """
+    from cli.podexplained import explain_pod
+
+    found, kept, unheard = _asked(app, name, namespace, kubeconfig)
+    said = explain_pod(found, kept, time.time(), unheard)
+    if app.out.json:
+        app.out.document(said)
+    else:
+        _show_pod(app, said, nodes)
+
+
+def _asked(app: App, name: str, namespace: str, kubeconfig: str | None) -> tuple[Pod, Scheduling | None, str]:
+    """The pod; what the scheduler keeps, or why that is not known."""
+    from cli.pods import find
+    from slacktide.cluster import connect
+    from slacktide.settings import ClusterSettings
+
+    if kubeconfig is None:
+        return find(app.client(), name, namespace), app.scheduling(app.state()), "the scheduler does not answer"
+    client = connect(ClusterSettings(kubeconfig=kubeconfig), user_agent="slacktide")
+    try:
+        return find(client, name, namespace), None, "the scheduler of another cluster cannot be asked from here"
+    finally:
+        client.close()
+
+
+def _show_pod(app: App, said: PodExplanation, nodes: int) -> None:
+    from cli.cycles import REASON_COLUMNS, reason_rows, table
+
+    where = f"{said.state} on {said.node}" if said.node else said.state
+    app.out.text(f"{said.pod}: {where}; {said.why}")
+    app.out.text(f"tier {said.tier}: {said.tier_why}; scheduler {said.scheduler}")
+    app.out.text(f"from {said.source}")
+    if said.blocking:
+        app.out.text("")
+        app.out.table(REASON_COLUMNS, reason_rows(said.blocking))
+    if said.cycle is not None and said.cycle.scores:
+        app.out.text("\nraw / normalised / weighted:")
+        app.out.table(*table(said.cycle, nodes))
+    for remark in said.remarks:
+        app.out.text(f"* {remark}")
+    for action in said.actions:
+        app.out.text(f"-> {action}")

@@ -66,7 +66,7 @@ _FEW: Final = 5
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How to run. `seconds` None ends when nothing can change any more; `wall` is the time of the start, since the
-    epoch. With `ageing` forecasts are left to expire. `kept_cycles` of the last cycles are told whole.
+    epoch. With `ageing` forecasts are left to expire. The last `kept_cycles` that rated nodes are told.
     """
 
     wall: float
@@ -113,7 +113,7 @@ class _Process:
         self.timeline = Timeline(self.clock)
         self.api = MemoryApi(self.clock, self.timeline, bound)
         self.objects = DumpedObjects(self.api)
-        self.records = Ledger(self.clock.wall, max(1, plan.kept_cycles))
+        self.records = Ledger(self.clock.wall, plan.kept_cycles)
         self.recorder = _Recorder()
         self.tasks: deque[Callable[[], None]] = deque()
         self.reader = PodReader(plan.resources)
@@ -309,7 +309,7 @@ class Simulation:
                 others=self._start.others,
                 nodes=len(nodes),
             ),
-            cycles=list(process.records.last()) if self._plan.kept_cycles else [],
+            cycles=list(process.records.rated()),
             remarks=self._remarks(),
         )
 

@@ -59,7 +59,8 @@ class Twin:
                 return Listing(tuple(msgspec.convert(n, Node) for n in self.nodes), "1")
             if kind is EVENTS:
                 return Listing(tuple(msgspec.convert(e, Event) for e in self.events), "1")
-            assert kind is PODS
+            if kind is not PODS:
+                raise NotFound(404, "NotFound", f"the server has no {kind.plural}")
             name = field_selector.removeprefix("metadata.name=")
             items = [p for (space, pod), p in self.pods.items() if namespace in {None, space} and name in {"", pod}]
             return Listing(tuple(map(self._view, items)), str(len(self._history)))
@@ -85,6 +86,9 @@ class Twin:
     def logs(self, namespace, name, container=None, follow=False, stream="All", tail_lines=None):
         self._reachable()
         return self._read(name, stream, follow, tail_lines)
+
+    def close(self):
+        """Nothing to close."""
 
     def version(self):
         self._reachable()
