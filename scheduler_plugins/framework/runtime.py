@@ -303,8 +303,11 @@ class Framework:
                 answer = turn.ask(ask_post_filter, plugin, state, pod, snapshot, diagnosis, what_if)
                 # A nomination that one plugin took back stays so where the next has nothing to say about it.
                 nominate = result.nominate if answer.nominate is None else answer.nominate
-                result = api.PostFilterResult(answer.status, nominate)
-                if answer.status.code is not Code.UNSCHEDULABLE:
+                going_on = answer.status.code is Code.UNSCHEDULABLE
+                # What each says of why it makes no room stays, as in the stock scheduler.
+                status = join(result.status, answer.status) if going_on and result.status.parts else answer.status
+                result = api.PostFilterResult(status, nominate)
+                if not going_on:
                     break
         self._observed("PostFilter", result.status, started)
         return result

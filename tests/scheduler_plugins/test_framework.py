@@ -282,9 +282,10 @@ def test_post_filter_goes_on_only_after_unschedulable(first: Status, second_aske
         named("First", api.PostFilterPlugin, post_filter=post(first)),
         named("Second", api.PostFilterPlugin, post_filter=post(unschedulable("b"))),
     ]
-    with pytest.raises(FitError, match="full"):
+    with pytest.raises(FitError, match="full") as caught:
         run(refuse, *plugins)
     assert asked == (["First", "Second"] if second_asked else ["First"])
+    assert caught.value.diagnosis.post_filter_message == ("a, b" if second_asked else first.message)
 
 
 # PreFilter extensions.
