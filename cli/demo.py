@@ -17,8 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.app import agent_status
+from cli.demoplacement import diagnose
+from cli.demoplacement import lines as placement_lines
 from cli.drills import Rehearsal, rehearse
 from cli.gather import Room, room_of
+from cli.podexplained import PodExplanation
 from slacktide.cluster import NODES, PODS, Client
 from slacktide.cluster.errors import ClusterError
 from slacktide.status import AgentStatus
@@ -95,12 +98,13 @@ def results_table(done: list[tuple[str, Measurement]]) -> Table:
 
 
 class Demo:
-    """Runs the three parts and a drill, and keeps the view up to date."""
+    """Runs the three parts, asks about placement, has a drill, and keeps the view up to date."""
 
     def __init__(self, plan: Plan, on_phase: Callable[[str], None]) -> None:
         self.view = View(plan)
         self.left_out: str | None = None
         self.drill: Rehearsal | None = None
+        self.placement: list[PodExplanation] = []
         self._on_phase = on_phase
 
     def run(self) -> None:
@@ -112,8 +116,8 @@ class Demo:
             self.left_out = left_out(client)
             name = "beside BE, with Slacktide" if self.left_out is None else "beside BE, Slacktide without limits"
             with self._watching(state, client):
-                drill = functools.partial(self._rehearse, state)
-                self._measure(name, lambda: run_managed(client, self.view.plan, self._progress, drill))
+                after = functools.partial(self._after, state, client)
+                self._measure(name, lambda: run_managed(client, self.view.plan, self._progress, after))
             self._phase("stopping Slacktide")
         self.view.phase = ""
 
@@ -121,7 +125,10 @@ class Demo:
         self._phase(name)
         self.view.done.append((name, run()))
 
-    def _rehearse(self, state: StateDir) -> None:
+    def _after(self, state: StateDir, client: Client) -> None:
+        """What is shown while LS and BE still run and nothing is measured any more."""
+        self._phase("asking why pods are where they are")
+        self.placement = diagnose(state, client, self.view.plan.cpus)
         self._phase("a drill: LS pressure is raised as a signal")
         self.drill = rehearse(f"unix:{state.drill_socket}", DRILL_SECONDS, "demo", DRILL_PATIENCE_SECONDS)
 
@@ -182,12 +189,17 @@ def run_demo(output: str, console: Console, seconds: float = RUN_SECONDS) -> int
             "plan": plan,
             "results": dict(demo.view.done),
             "drill": demo.drill,
+            "placement": demo.placement,
             "left_out": demo.left_out,
         }
         console.out(msgspec.json.encode(document).decode(), highlight=False)
         return 0
     console.print(demo.view.headline())
     console.print(results_table(demo.view.done))
+    if demo.placement:
+        console.print("Placement of BE, as `slacktide explain pod` tells it:", style="bold")
+    for line in placement_lines(demo.placement):
+        console.print(line, highlight=False, markup=False)
     if demo.drill is not None:
         console.print(drill_line(demo.drill), highlight=False)
     if demo.left_out:

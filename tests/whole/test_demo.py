@@ -67,7 +67,12 @@ def test_demo_ends_with_its_result_and_leaves_nothing(form):
         assert directories(discover(), own) == []
     assert all(part in said for part in ("alone", "without Slacktide", "starting Slacktide", "stopping Slacktide"))
     if form == "json":
-        results = json.loads(printed)["results"]
+        document = json.loads(printed)
+        results = document["results"]
+        placement = {one["pod"]: one for one in document["placement"]}
+        waits = placement.pop("default/wants-every-cpu")
+        assert (waits["state"], waits["blocking"][0]["plugin"]) == ("pending", "BatchForecast")
+        assert [(one["tier"], one["state"]) for one in placement.values()] == [("BE", "placed")]
         assert [name.startswith(part) for name, part in zip(results, PARTS, strict=True)] == [True] * 3
         assert all(result["latencies"]["count"] > 0 for result in results.values())
         assert results["alone"]["be_idle_share"] is None
@@ -75,4 +80,5 @@ def test_demo_ends_with_its_result_and_leaves_nothing(form):
     else:
         lines = printed.splitlines()
         assert all(any(line.lstrip(" │").startswith(part[:12]) for line in lines) for part in PARTS), printed
+        assert any(line.startswith("wants-every-cpu: pending") for line in lines), printed
         assert "nothing is left behind" in lines[-1]
