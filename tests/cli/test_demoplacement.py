@@ -15,7 +15,7 @@ def judged(twin, monkeypatch):
     create = twin.create
 
     def create_and_refuse(kind, body, namespace=None):
-        create(kind, body, namespace)
+        create(kind, {**body, "metadata": {**body["metadata"], "namespace": namespace}}, namespace)
         twin.unschedulable(NAME, "0/1 nodes are available")
         return twin.get(kind, NAME, namespace)
 
