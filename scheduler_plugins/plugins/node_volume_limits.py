@@ -81,7 +81,7 @@ Limits = Mapping[str, Mapping[str, int]]
 def _limits(nodes: Sequence[CsiNode]) -> Limits:
     found = {}
     for node in nodes:
-        drivers = ((one.name, one.allocatable) for one in node.spec.drivers)
+        drivers = ((one.name, one.allocatable) for one in node.spec.drivers or ())
         counts = {name: given.count for name, given in drivers if given is not None and given.count is not None}
         if counts:
             found[node.metadata.name] = counts

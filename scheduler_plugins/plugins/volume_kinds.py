@@ -88,9 +88,9 @@ class CsiNodeDriver(View, frozen=True):
 
 
 class CsiNodeSpec(View, frozen=True):
-    """spec of what a node says of its CSI drivers."""
+    """spec of what a node says of its CSI drivers; the API server sends null for none."""
 
-    drivers: tuple[CsiNodeDriver, ...] = ()
+    drivers: tuple[CsiNodeDriver, ...] | None = None
 
 
 class CsiNode(View, frozen=True):

@@ -51,7 +51,9 @@ from slacktide.cluster.kinds import Kind
 _ONE_POD: Final = "ReadWriteOncePod"
 _DISK_TAKEN: Final = (Reason("node(s) had no available disk"),)
 _CLAIM_TAKEN: Final = (
-    Reason("node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"),
+    Reason(
+        "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+    ),
 )
 
 

@@ -312,6 +312,12 @@ def test_volumes_of_other_drivers_do_not_count_and_in_tree_ones_count_for_theirs
     assert code(inline, uses("d", name="r")) is LATER
 
 
+def test_node_without_drivers_as_the_api_server_sends_it_has_no_limit() -> None:
+    bare = msgspec.json.decode(b'{"metadata": {"name": "n"}, "spec": {"drivers": null}}', type=CsiNode)
+    found = judged("NodeVolumeLimits", uses("c0"), [node("n")], {"n": [uses("c1", name="q")]}, [*MANY, bare])
+    assert found.codes() == {"n": FITS}
+
+
 def test_full_node_is_freed_by_removing_a_pod() -> None:
     given = [*MANY, csi_node("n", csi_example_com=1)]
     found = judged("NodeVolumeLimits", uses("c0"), [node("n")], {"n": [uses("c1", name="q")]}, given)
