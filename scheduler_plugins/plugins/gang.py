@@ -65,6 +65,9 @@ RESTS: Final = "gang rests after it could not be placed"
 UNFIT: Final = "pods that the gang needs fit nowhere"
 RULES: Final = "rules of the gang cannot be read"
 
+_NOT_OURS: Final = PreFilterResult(SKIP)
+_ALLOWED: Final = PermitResult(SUCCESS)
+_NO_HELP: Final = PostFilterResult(unschedulable())
 _TRIES: Final = 8
 _REVIVED: Final = StateKey[bool]("Gang/revived")
 _REFUSED: Final = StateKey[bool]("Gang/refused")
@@ -137,7 +140,7 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         """Skip for a pod of no gang; a group that is not there is left to Permit."""
         gang = gang_of(pod)
         if gang is None:
-            return PreFilterResult(SKIP)
+            return _NOT_OURS
         now = self._look(gang)
         if now is None:
             return PreFilterResult()
@@ -199,13 +202,13 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         gang = gang_of(pod)
         now = None if gang is None else self._look(gang)
         if not isinstance(now, GangNow):
-            return PostFilterResult(unschedulable())
+            return _NO_HELP
         if _REFUSED in state:
             if now.waiting and now.too_few() is not None:
                 self._give_back(now, "its gang has too few pods")
-            return PostFilterResult(unschedulable())
+            return _NO_HELP
         if now.complete:
-            return PostFilterResult(unschedulable())
+            return _NO_HELP
         unfit = self._book.unfit(now.gang, pod.uid)
         if len(now.able(unfit)) >= now.rules.minimum:
             if not now.waiting:
@@ -282,7 +285,7 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
         """Lets the gang go once its minimum has places; till then the pod waits."""
         gang = gang_of(pod)
         if gang is None:
-            return PermitResult(SUCCESS)
+            return _ALLOWED
         # A pod that waits may lose its place while it is being counted: then it is counted again.
         for tries in range(_TRIES):
             now = self._look(gang)
@@ -293,7 +296,7 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
             if now.placed_beside(pod.uid) + 1 < now.rules.minimum:
                 return self._wait(now, state, pod, again=tries > 0)
             if self._release(now, pod):
-                return PermitResult(SUCCESS)
+                return _ALLOWED
         return PermitResult(
             unschedulable(Reason("pods of the gang lost their places while it was being let go", gang.key))
         )

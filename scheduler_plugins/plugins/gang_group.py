@@ -7,8 +7,6 @@ spec.schedulingGroup with a PodGroup of scheduling.k8s.io (Kubernetes 1.37).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from scheduler_plugins.framework.pod_info import PodInfo
@@ -27,6 +25,9 @@ SIGS_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 MOST_MEMBERS: Final = 100_000
 LONGEST_SECONDS: Final = 900
 """No pod waits longer at Permit, whatever is asked for."""
+
+Requests = tuple[tuple[str, int], ...]
+"""(resource, amount), sorted: equal ones of many pods are looked at once."""
 
 _MEMO: Final = "Gang/of"
 _STOCK: Final = "spec.schedulingGroup"
@@ -97,42 +98,39 @@ def statement_problem(pod: Pod) -> str:
     return ""
 
 
-@dataclass(slots=True, eq=False)
 class Member:
-    """A pod of a gang."""
+    """A pod of a gang, read once: `placed` on a node by the API; `leaving` when it ended or is being deleted.
 
-    pod: Pod
-    _requests: Mapping[str, int] | None = None
+    `able`: placed, or neither scheduling gates nor an unreadable statement keep it out. `minimum` and `timeout` are
+    what it states of its gang, None where that is nothing or cannot be read.
+    """
 
-    @property
-    def uid(self) -> str:
-        """metadata.uid."""
-        return self.pod.metadata.uid
+    __slots__ = ("_requests", "able", "leaving", "minimum", "placed", "pod", "timeout", "uid")
 
-    @property
-    def placed(self) -> bool:
-        """Whether the API has it on a node."""
-        return bool(self.pod.spec.node_name)
-
-    @property
-    def leaving(self) -> bool:
-        """Whether it has ended or is being deleted, and so is no member any more."""
-        return is_terminating(self.pod) or is_terminal(self.pod)
+    def __init__(self, pod: Pod) -> None:
+        self.pod = pod
+        self.uid = pod.metadata.uid
+        self.placed = bool(pod.spec.node_name)
+        self.leaving = is_terminating(pod) or is_terminal(pod)
+        self.able = self.placed or not (pod.spec.scheduling_gates or statement_problem(pod))
+        self.minimum = _number(stated(pod, MIN_MEMBERS, MOST_MEMBERS))
+        self.timeout = _number(stated(pod, TIMEOUT_SECONDS, LONGEST_SECONDS))
+        self._requests: Requests | None = None
 
     @property
-    def able(self) -> bool:
-        """Whether it is placed or can be: not while scheduling gates or an unreadable statement keep it out."""
-        return self.placed or not (self.pod.spec.scheduling_gates or statement_problem(self.pod))
-
-    @property
-    def requests(self) -> Mapping[str, int]:
+    def requests(self) -> Requests:
         """Effective requests; nothing where they cannot be read, such a pod is refused elsewhere."""
         if self._requests is None:
             try:
-                self._requests = requests_of(self.pod)
+                asked = requests_of(self.pod)
             except QuantityError:
-                self._requests = {}
+                asked = {}
+            self._requests = tuple(sorted((name, amount) for name, amount in asked.items() if amount > 0))
         return self._requests
+
+
+def _number(given: int | str | None) -> int | None:
+    return given if isinstance(given, int) else None
 
 
 def _read(pod: Pod) -> tuple[GangId, Member] | None:

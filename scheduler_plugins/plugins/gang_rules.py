@@ -9,11 +9,8 @@ from scheduler_plugins.framework.interfaces import ObjectStore
 from scheduler_plugins.plugins.gang_group import (
     LONGEST_SECONDS,
     MIN_MEMBERS,
-    MOST_MEMBERS,
-    TIMEOUT_SECONDS,
     GangId,
     Member,
-    stated,
 )
 from scheduler_plugins.plugins.kinds import POD_GROUPS, SIGS_POD_GROUPS, SigsPodGroup
 from slacktide.errors import QuantityError
@@ -79,14 +76,9 @@ def _from_pods(gang: GangId, members: Sequence[Member]) -> Rules | str:
     So while a minimum is being changed pod by pod, the stricter one holds, and a pod that is kept out decides nothing.
     """
     able = [member for member in members if member.able]
-    minimum = _largest(able, MIN_MEMBERS, MOST_MEMBERS)
-    if minimum is None:
+    minimum = max((member.minimum or 0 for member in able), default=0)
+    if not minimum:
         return f"no pod of gang {gang.key} that could be placed states {MIN_MEMBERS}"
     created = min((member.pod.metadata.creation_timestamp or "" for member in members), default="")
-    timeout = _largest(able, TIMEOUT_SECONDS, LONGEST_SECONDS)
-    return Rules(minimum, None if timeout is None else float(timeout), created=created)
-
-
-def _largest(members: Sequence[Member], key: str, most: int) -> int | None:
-    given = (stated(member.pod, key, most) for member in members)
-    return max((number for number in given if isinstance(number, int)), default=None)
+    timeout = max(member.timeout or 0 for member in able)
+    return Rules(minimum, float(timeout) if timeout else None, created=created)

@@ -82,10 +82,10 @@ def look(handle: Handle, book: GangBook, gang: GangId, plugin: str) -> GangNow |
     rules = rules_of(gang, members, handle.objects)
     if not isinstance(rules, Rules):
         return rules
-    waiting = waiting_of(handle, gang, plugin)
     released = book.released(gang)
     going = frozenset(one.uid for one in members if one.placed or one.uid in released)
-    return GangNow(gang, rules, members, [one for one in waiting if one.pod.uid not in going], going)
+    waiting = [one for one in waiting_of(handle, gang, plugin) if one.pod.uid not in going]
+    return GangNow(gang, rules, members, waiting, going)
 
 
 def members_of(handle: Handle, gang: GangId) -> list[Member]:

@@ -5,6 +5,8 @@ Cases of section 7 (15, 16, 18), of 8.3 (gang rows) and of the issue's bad input
 
 from __future__ import annotations
 
+import random
+import threading
 from typing import Any
 
 import msgspec
@@ -433,3 +435,40 @@ def test_a_gang_keeps_its_places_while_preemption_makes_room_for_the_rest() -> N
         rig.later(2)
     assert bound(rig, "a") == 5
     assert sorted(rig.server.deletions) == ["low0", "low1"]
+
+
+def test_members_that_come_and_lose_their_places_on_many_threads_are_let_go_together_or_not_at_all() -> None:
+    """Timeouts, preemptions and releases at the same time: each gang is let go whole, counted at the API server."""
+    rig = scheduler(50, args=KEEPS)
+    room = rig.waiting
+    stop = threading.Event()
+    chance = random.Random(5)
+
+    def preempt() -> None:
+        while not stop.is_set():
+            for one in room.all():
+                if chance.random() < 0.01:
+                    room.reject(one.pod.uid, "", "preempted")
+
+    releases: list[int] = []
+    allow = room.allow_together
+
+    def watched(uids: Any, plugin: str) -> bool:
+        done = allow(uids, plugin)
+        if done:
+            releases.append(len(uids) + 1)
+        return done
+
+    room.allow_together = watched  # type: ignore[method-assign]
+    thread = threading.Thread(target=preempt)
+    thread.start()
+    try:
+        for number in range(10):
+            put(rig, *gang(f"g{number}-", 5))
+    finally:
+        stop.set()
+        thread.join()
+    for _ in range(8):
+        rig.later(11)
+    assert releases == [5] * 10
+    assert (bound(rig), room.all(), rig.cache.size().assumed_pods) == (50, (), 0)

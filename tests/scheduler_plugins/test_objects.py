@@ -14,6 +14,7 @@ from scheduler_plugins.framework.event_names import event_resource
 from scheduler_plugins.framework.events import Action, ClusterEvent
 from scheduler_plugins.objects import InformerStore
 from slacktide.cluster import NAMESPACES, NODES, PDBS, PODS, Client, ClusterMetrics, Informer, Kind, connect
+from slacktide.cluster.indexed import Index
 from slacktide.objects import View
 from slacktide.settings import ClusterSettings
 from tests.patience import PATIENCE
@@ -119,3 +120,20 @@ def test_kinds_that_nobody_installed_have_no_objects_and_two_groups_do_not_mix(
     store.store.start()
     soon("both are known to be absent", lambda: not store.store.not_synced())
     assert list(store.store.all(GROUPS)) == list(store.store.all(NEW_GROUPS)) == []
+
+
+def test_objects_are_found_by_what_they_have_in_common(api: FakeApi, store: Store) -> None:
+    def answer(call: Any) -> Reply:
+        if not call.watching:
+            return listing([namespace("aa", 5), namespace("ab", 5), namespace("b", 5)], 5)
+        return Reply(chunks=[line("DELETED", **namespace("ab", 6)) + line("ADDED", **namespace("ac", 7)), api.hang])
+
+    api.on("GET", "/api/v1/namespaces", answer)
+    store.store.use([NAMESPACES], {})
+    store.store.start()
+    initials: Index[Any, str] = Index(lambda one: (one.metadata.name[0], one.metadata.name))
+    soon("all changes", lambda: set(store.store.indexed(NAMESPACES, initials, "a")) == {"aa", "ac"})
+    assert store.store.indexed(NAMESPACES, initials, "b") == ("b",)
+    assert store.store.indexed(NAMESPACES, initials, "c") == ()
+    with pytest.raises(KeyError):
+        store.store.indexed(NODES, initials, "a")

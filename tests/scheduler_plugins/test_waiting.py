@@ -135,3 +135,20 @@ def test_a_pod_that_is_decided_counts_no_more_when_others_are_told() -> None:
     room.add(info("b"), "n", {"P": 60}, lambda *_: seen.append([w.pod.uid for w in room.all()]))
     room.get("uid-b").reject("P", "no")
     assert seen == [["uid-a"]]
+
+
+def test_what_is_put_off_is_called_once_its_time_has_come_in_order() -> None:
+    clock, called = Clock(), []
+    room = WaitingRoom(clock)
+    room.later(2, lambda: called.append("late"))
+    room.later(1, lambda: called.append("early"))
+    room.later(1, lambda: room.later(0, lambda: called.append("at once")))
+    room.expire()
+    assert called == []
+    clock.forward(1)
+    room.expire()
+    assert called == ["early", "at once"]
+    clock.forward(5)
+    room.expire()
+    room.expire()
+    assert called == ["early", "at once", "late"]
