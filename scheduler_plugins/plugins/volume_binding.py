@@ -53,7 +53,7 @@ from scheduler_plugins.plugins.volumes import STOCK_WAY, claim_of_pod, claims_of
 from slacktide.cluster.kinds import Kind
 from slacktide.errors import SettingsError
 
-_OUT_OF_REACH: Final = (Reason("node(s) had volume node affinity conflict"),)
+_OUT_OF_REACH: Final = (Reason("node(s) didn't match PersistentVolume's node affinity"),)
 _NO_VOLUME: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 _NOT_BOUND: Final = "pod has unbound immediate PersistentVolumeClaims"
 _FIRST_CONSUMER: Final = "WaitForFirstConsumer"

@@ -50,11 +50,8 @@ from slacktide.cluster.kinds import Kind
 
 _ONE_POD: Final = "ReadWriteOncePod"
 _DISK_TAKEN: Final = (Reason("node(s) had no available disk"),)
-_CLAIM_TAKEN: Final = (
-    Reason(
-        "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
-    ),
-)
+_IN_USE: Final = "PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+_CLAIM_TAKEN: Final = (Reason(f"node(s) unavailable due to {_IN_USE}"),)
 
 
 @dataclass(slots=True)

@@ -139,7 +139,7 @@ def test_nodes_out_of_reach_of_any_volume() -> None:
     given = [claim("c", "v"), claim("d", "w"), volume("v", on=["a", "b"]), volume("w", on=["b", "c"])]
     found = judged("VolumeBinding", uses("c", "d"), nodes, given=given)
     assert found.codes() == {"a": NEVER, "b": FITS, "c": NEVER, "none": NEVER}
-    assert found.message().count("3 node(s) had volume node affinity conflict") == 1
+    assert found.message().count("3 node(s) didn't match PersistentVolume's node affinity") == 1
 
 
 @pytest.mark.parametrize(
