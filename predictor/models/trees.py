@@ -66,34 +66,38 @@ class Trees:
         splits = np.diff(self.first)
         gone = np.zeros((len(self.value), len(table)), dtype=np.uint32)
         gone[splits > 0] = np.bitwise_or.reduceat(ruled_out, self.first[:-1][splits > 0], axis=0)
-        lowest = ~gone & (gone + np.uint32(1))
-        leaves = _PLACES[(lowest * _MULTIPLIER) >> _SHIFT]
-        added = np.take_along_axis(self.value, leaves, axis=1).astype(np.float64)
-        total: Floats = np.add.accumulate(np.vstack([np.full(len(table), self.start), added]), axis=0)[-1]
-        return total
+        return self._added(gone)
 
     def _block(self, table: npt.NDArray[np.float32]) -> Floats:
-        # All splits of a tree in one call: another thread may take the interpreter at each, and does so for a while.
+        # All splits of a tree in one call: another thread may take the interpreter at each, and keeps it for a while.
         kinds, place = np.unique(2 * self.feature.astype(np.int64) + self.nan_left, return_inverse=True)
         columns = np.ascontiguousarray(table.T[kinds // 2])
         unknown = np.where(kinds % 2 == 1, np.float32(-np.inf), np.float32(np.inf))
         np.copyto(columns, unknown[:, None], where=np.isnan(columns))
-        total = np.full(len(table), self.start)
         asked = np.empty((MOST_LEAVES, len(table)), dtype=np.float32)
         goes_right = np.empty(asked.shape, dtype=np.bool_)
         ruled_out = np.empty(asked.shape, dtype=np.uint32)
-        gone = np.empty(len(table), dtype=np.uint32)
+        gone = np.empty((len(self.value), len(table)), dtype=np.uint32)
         threshold, left, first = self.threshold[:, None], self.left[:, None], self.first.tolist()
-        for tree, values in enumerate(self.value):
+        for tree in range(len(self.value)):
             splits = slice(first[tree], first[tree + 1])
             count = splits.stop - splits.start
             np.take(columns, place[splits], axis=0, out=asked[:count], mode="clip")
             np.greater(asked[:count], threshold[splits], out=goes_right[:count])
             np.multiply(goes_right[:count].view(np.uint8), left[splits], out=ruled_out[:count])
-            np.bitwise_or.reduce(ruled_out[:count], axis=0, out=gone)
-            lowest = ~gone & (gone + np.uint32(1))
-            total += values[_PLACES[(lowest * _MULTIPLIER) >> _SHIFT]]
-        return total
+            np.bitwise_or.reduce(ruled_out[:count], axis=0, out=gone[tree])
+        return self._added(gone)
+
+    def _added(self, gone: npt.NDArray[np.uint32]) -> Floats:
+        """(rows,) sums of the leaves that rows end in, tree after tree; (trees, rows) leaves that are ruled out."""
+        lowest = ~gone & (gone + np.uint32(1))
+        leaves = _PLACES[(lowest * _MULTIPLIER) >> _SHIFT]
+        added = np.take_along_axis(self.value, leaves, axis=1).astype(np.float64)
+        start = np.full((1, gone.shape[1]), self.start)
+        # A single row would be added up in another order.
+        if gone.shape[1] == 1:
+            return np.asarray(np.add.accumulate(np.concatenate([start, added]), axis=0)[-1])
+        return np.asarray(np.add.reduce(np.concatenate([start, added]), axis=0))
 
     def arrays(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
         """What is stored, by names that begin with `prefix`."""
