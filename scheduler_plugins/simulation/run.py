@@ -59,14 +59,17 @@ _FLUSH_BACKOFF_SECONDS: Final = 1.0
 _FLUSH_UNSCHEDULABLE_SECONDS: Final = 30.0
 _REPEAT_SECONDS: Final = 43_200.0
 _ATTEMPTS_A_POD: Final = 100
-_LEAST_ATTEMPTS: Final = 10_000
 _FEW: Final = 5
+_LEAST_PATIENCE_SECONDS: Final = 60.0
+_BACKOFFS: Final = 3
+"""Without progress for so many of the longest backoffs nothing will change any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How to run. `seconds` None ends when nothing can change any more; `wall` is the time of the start, since the
     epoch. With `ageing` forecasts are left to expire. The last `kept_cycles` that rated nodes are told.
+    Pods that keep waking one another are stopped after `least_attempts`, or 100 a pod.
     """
 
     wall: float
@@ -74,6 +77,7 @@ class Plan:
     seconds: float | None = None
     ageing: bool = False
     kept_cycles: int = 0
+    least_attempts: int = 10_000
     resources: ResourceNames = field(default_factory=ResourceNames)
 
 
@@ -187,7 +191,10 @@ class Simulation:
         for one in arrivals:
             self._lives[one.pod.metadata.uid] = _Life(one.pod, one.at, one.lifetime_seconds)
             self._process.timeline.at(one.at, functools.partial(self._process.api.put, one.pod))
-        self._most_attempts = max(_LEAST_ATTEMPTS, _ATTEMPTS_A_POD * len(self._lives))
+        self._most_attempts = max(plan.least_attempts, _ATTEMPTS_A_POD * len(self._lives))
+        self._unbroken = 0
+        self._progress = 0.0
+        self._patience = max(_LEAST_PATIENCE_SECONDS, _BACKOFFS * config.maximum_backoff_seconds)
         self._stopped = False
         self._fill()
 
@@ -195,7 +202,9 @@ class Simulation:
         """Go on to the end of the time, or until nothing can change any more."""
         end = self._plan.seconds
         while (end is None or self._process.clock.now < end) and self._step():
-            if self._process.records.attempts >= self._most_attempts:
+            # A time that was given ends by itself, unless attempts follow one another without a pause.
+            attempts = self._process.records.attempts if end is None else self._unbroken
+            if attempts >= self._most_attempts:
                 self._stopped = True
                 break
         return self._outcome()
@@ -227,7 +236,7 @@ class Simulation:
         life = self._lives.get(pod.metadata.uid)
         if life is None:
             return
-        now = self._process.clock.now
+        now = self._progress = self._process.clock.now
         life.bound_at, life.node = now, pod.spec.node_name
         if life.lifetime_seconds is not None:
             self._process.timeline.at(now + life.lifetime_seconds, lambda: self._finish(life))
@@ -244,7 +253,9 @@ class Simulation:
         if process.scheduler.attempt(0):
             process.clock.to(process.clock.now + ATTEMPT_SECONDS)
             self._work()
+            self._unbroken += 1
             return True
+        self._unbroken = 0
         moment = self._next()
         if moment is None:
             return False
@@ -275,8 +286,12 @@ class Simulation:
         process, now = self._process, self._process.clock.now
         counts = process.queue.counts()
         left = process.waiting.expire()
-        goes_on = process.timeline.lasts or self._plan.seconds is not None
-        if not (goes_on or counts[BACKOFF] or left is not None):
+        changes = process.timeline.lasts or left is not None
+        if changes:
+            self._progress = now
+        goes_on = changes or self._plan.seconds is not None
+        # Pods that meet an error back off and try again for ever; so do all while there is no node.
+        if not goes_on and (not counts[BACKOFF] or now > self._progress + self._patience):
             return None
         moments = [process.timeline.next(), None if left is None else now + left]
         if counts[BACKOFF]:
@@ -365,7 +380,7 @@ class Simulation:
     def _remarks(self) -> list[str]:
         said = []
         if self._stopped:
-            said.append(f"stopped after {self._most_attempts} attempts: pods keep waking one another")
+            said.append(f"stopped after {self._process.records.attempts} attempts: pods keep waking one another")
         if self._extenders:
             said.append("extenders of the configuration were not asked: they would judge a cluster that is not there")
         victims = [pod_key(pod) for uid, (pod, _) in self._process.recorder.preempted.items() if uid not in self._lives]

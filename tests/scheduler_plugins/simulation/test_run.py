@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import msgspec
 import pytest
 
 from scheduler_plugins.dump import DumpError, Other
+from scheduler_plugins.framework import interfaces as api
+from scheduler_plugins.framework.status import unschedulable
+from scheduler_plugins.plugins import default_registry
 from scheduler_plugins.simulation.outcome import Fate
 from scheduler_plugins.simulation.start import Choice
 from slacktide import names
 from tests.scheduler_plugins.build import GI, be, forecast, node, offering, pod
 from tests.scheduler_plugins.rig import Rig
+from tests.scheduler_plugins.simulation import support
 from tests.scheduler_plugins.simulation.support import WALL, arriving, by_name, only, simulate
 
 
@@ -135,8 +140,16 @@ def test_ended_and_hand_written_pods() -> None:
     assert [(one.namespace, one.node) for one in outcome.pods] == [("default", "n")] * 2
 
 
+def test_nothing_to_place_takes_no_time() -> None:
+    outcome = simulate([node("n")])
+    assert (outcome.pods, outcome.totals.seconds) == ([], 0.0)
+
+
 def test_no_nodes() -> None:
-    (told,) = simulate([], [pod("p")]).pods
+    outcome = simulate([], [pod("p")])
+    # It would back off and try again for ever.
+    assert 60 < outcome.totals.seconds < 120
+    (told,) = outcome.pods
     assert (told.fate, told.reason) == (Fate.PENDING, "no nodes available to schedule pods")
 
 
@@ -189,3 +202,48 @@ def test_higher_priority_makes_room_and_its_victim_ends_in_its_time() -> None:
     assert told["low"].reason.startswith("Preempted by")
     assert (told["high"].fate, told["high"].node) == (Fate.PLACED, "n")
     assert told["high"].waited_seconds == pytest.approx(40.0, abs=1.5)
+
+
+def test_gang_that_is_not_complete_waits_for_its_timeout_and_lets_go() -> None:
+    labels = {"scheduling.x-k8s.io/pod-group": "train"}
+    group = {
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {"minMember": 3, "scheduleTimeoutSeconds": 120},
+    }
+    other = Other("scheduling.x-k8s.io/v1alpha1", "PodGroup", msgspec.json.encode(group), "group")
+    pods = [pod(f"w{i}", {"cpu": "3"}, metadata={"labels": labels}) for i in range(3)]
+    assert {one.fate for one in simulate([node("n")], pods, others=[other], seconds=200.0).pods} == {Fate.PENDING}
+    fits = [node("n"), node("m")]
+    outcome = simulate(fits, pods, others=[other])
+    assert [one.fate for one in outcome.pods] == [Fate.PLACED] * 3
+
+
+class Restless(api.PreFilterPlugin, api.EnqueueExtensions):
+    """Refuses every pod, and wakes it at once."""
+
+    name = "Restless"
+
+    def __init__(self, handle: api.Handle) -> None:
+        self._handle = handle
+
+    def pre_filter(self, state: Any, pod: Any, snapshot: Any) -> api.PreFilterResult:
+        self._handle.activate([pod])
+        return api.PreFilterResult(unschedulable("not now"))
+
+    def events_to_register(self) -> tuple[Any, ...]:
+        return ()
+
+
+@pytest.mark.parametrize("seconds", [None, 3600.0])
+def test_pods_that_keep_waking_do_not_run_for_ever(seconds: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = default_registry()
+    plugins.register(Restless.name, lambda _, handle: Restless(handle), msgspec.Struct)
+    monkeypatch.setattr(support, "default_registry", lambda: plugins)
+    outcome = simulate([node("n")], [pod("p")], file=only("Restless"), least_attempts=20, seconds=seconds)
+    assert "stopped after 100 attempts" in outcome.remarks[0]
+
+
+def test_many_attempts_over_a_long_time_are_no_such_thing() -> None:
+    outcome = simulate([node("n")], [pod("p", {"cpu": "9"})], least_attempts=20, seconds=40_000.0)
+    assert outcome.totals.attempts > 100
+    assert not outcome.remarks
