@@ -155,7 +155,8 @@ class World:
     def do(self, what: str, how: Any) -> None:
         acts: dict[str, Callable[[Any], None]] = {
             "join": self.join, "fill": self.fill, "gated": self.gated, "picky": self.picky, "plain": self.plain,
-            "delete": self.delete, "leave": self.leave, "ungate": self.ungate, "minimum": self.change, "try": self.attempts,
+            "delete": self.delete, "leave": self.leave, "ungate": self.ungate, "minimum": self.change,
+            "try": self.attempts,
             "bind": self.bindings, "refuse": self.refuse, "wait": self.wait, "node": self.node,
         }  # fmt: skip
         acts[what](how)
