@@ -136,7 +136,7 @@ class World:
             assert place != "unschedulable"
             if not self.kept_out(current) and refused:
                 assert place == "active" or not (forced or "Wait" in helped)
-        elif not any(event == LABEL for event, _ in seen):
+        elif not any(event == LABEL and new.uid == uid for event, new in seen):
             assert place == "unschedulable"
 
     def attempt(self, name: str, pick: int) -> None:
@@ -183,7 +183,9 @@ class World:
         old = self.alive[name]
         self.alive[name] = new = self.make(name, old.uid, WANTS[pick % 2], gated=False)
         if old.uid in self.since:
-            self.since[old.uid].append((LABEL, new))
+            # A change of a pod that is under way is an event like any other, for whoever else is.
+            for seen in self.since.values():
+                seen.append((LABEL, new))
         self.queue.update(old, new)
         if old.pod.spec.scheduling_gates and name not in self.shut:
             assert self.queue.where(new) != "gated"
