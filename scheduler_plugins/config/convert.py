@@ -52,8 +52,13 @@ class Source:
 
 def dotted(path: Path) -> str:
     """`profiles[0].plugins`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{_shown(part)}" for part in path)
     return text.removeprefix(".")
+
+
+def _shown(name: str) -> str:
+    """The name of a field as it stands in a sentence, whatever characters somebody put into it."""
+    return name if name and name.isprintable() else repr(name)
 
 
 def typed(kind: type[T], raw: Any, path: Path, source: Source) -> T | None:

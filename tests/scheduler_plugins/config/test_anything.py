@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugins.config.convert import Source
@@ -83,6 +83,7 @@ def told(data: dict[str, Any]) -> list[str]:
     return [] if config.profiles and config.initial_backoff_seconds > 0 else ["accepted, and not usable"]
 
 
+@example({"profiles": [{"\n": None}]})
 @given(_FILE)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_content_is_accepted_or_refused_in_sentences(data: dict[str, Any]) -> None:
