@@ -41,6 +41,10 @@ class ClockSkew:
             seen.append(before)
         seen.append(ahead_millis)
         self.millis = estimate = max(seen)
+        if -_JUMP_MILLIS < estimate < 0 and len(seen) < _REMEMBERED:
+            # After a restart all messages are late: one clock that seems to be behind is not enough to move times by,
+            # and times that move make what is sent again look new.
+            return
         if abs(estimate) <= CORRECTED_MILLIS:
             self.correction_millis = 0
         elif abs(estimate - self.correction_millis) > STEP_MILLIS:

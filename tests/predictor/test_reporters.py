@@ -22,9 +22,15 @@ def test_delays_never_make_a_clock_look_further_ahead(true, delays):
         assert skew.millis == true
 
 
+def test_messages_that_are_late_after_a_restart_move_no_times():
+    assert skew_after(-20_000, -15_000, -9_000).correction_millis == 0
+    assert skew_after(*[-20_000] * 8).correction_millis == -20_000
+    assert skew_after(-7_200_000).correction_millis == -7_200_000
+
+
 @given(st.integers(-(10**9), 10**9), st.lists(st.integers(0, 900), min_size=1, max_size=100))
 def test_corrections_do_not_tremble(true, delays):
-    skew = skew_after(true)
+    skew = skew_after(*[true] * 8)
     first = skew.correction_millis
     for delay in delays:
         skew.measure(true - delay)
