@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from scheduler_plugins.framework.nominator import Nominator
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.status import SUCCESS, Status, failed
 from scheduler_plugins.framework.waiting import WaitingRoom
-from scheduler_plugins.report import Recorder
+from scheduler_plugins.report import Recorder, StatusClient
 from slacktide.cluster import PODS, Kind
 from slacktide.cluster.errors import ClusterError, Conflict, NotFound
-from slacktide.objects import Pod
 from slacktide.observe import get_logger
 
 _log = get_logger("scheduler.evictor")
@@ -26,20 +25,8 @@ PREEMPTED: Final = "PreemptionByScheduler"
 """Reason of the condition, as other components look for it."""
 
 
-class EvictClient(Protocol):
+class EvictClient(StatusClient, Protocol):
     """The calls of the API client that preemption needs."""
-
-    def patch(
-        self,
-        kind: Kind[Pod],
-        name: str,
-        namespace: str | None,
-        body: dict[str, Any],
-        subresource: str | None = None,
-        patch_type: Literal["merge", "strategic", "json"] = "merge",
-    ) -> Pod:
-        """Change named fields of a pod."""
-        ...
 
     def delete(self, kind: Kind[Any], name: str, namespace: str | None = None, uid: str | None = None) -> None:
         """Begin the deletion of one very pod."""

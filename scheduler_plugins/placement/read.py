@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -26,11 +26,14 @@ from scheduler_plugins.framework.status import SUCCESS
 from scheduler_plugins.framework.unobserved import Unobserved
 from scheduler_plugins.placement.problem import Group, Problem, Spread
 from scheduler_plugins.plugins import default_registry
+from scheduler_plugins.plugins.affinity_terms import RawAffinity
+from scheduler_plugins.plugins.label_selectors import LabelSelector
+from scheduler_plugins.plugins.spread_constraints import RawConstraint
 from slacktide import forecast as wire
 from slacktide import names
 from slacktide.errors import SlacktideError
 from slacktide.names import FORECAST_ANNOTATION, HOSTNAME_LABEL
-from slacktide.objects import Node, Pod, View, is_terminal, is_terminating, owner_group
+from slacktide.objects import Node, Pod, is_terminal, is_terminating, owner_group
 from slacktide.settings import ResourceNames
 
 ELIGIBILITY: Final = ("NodeUnschedulable", "TaintToleration", "NodeAffinity")
@@ -39,41 +42,12 @@ ELIGIBILITY: Final = ("NodeUnschedulable", "TaintToleration", "NodeAffinity")
 _PODS: Final = "pods"
 
 
-class _Selector(View, frozen=True):
-    match_labels: dict[str, str] = msgspec.field(default_factory=dict)
-    match_expressions: list[dict[str, Any]] = msgspec.field(default_factory=list)
-
-
-class _Term(View, frozen=True):
-    topology_key: str = ""
-    label_selector: _Selector | None = None
-    namespaces: list[str] = msgspec.field(default_factory=list)
-    namespace_selector: dict[str, Any] | None = None
-
-
-class _Terms(View, frozen=True):
-    required_during_scheduling_ignored_during_execution: list[_Term] = msgspec.field(default_factory=list)
-
-
-class _Affinity(View, frozen=True):
-    pod_affinity: _Terms | None = None
-    pod_anti_affinity: _Terms | None = None
-
-
-class _Constraint(View, frozen=True):
-    topology_key: str = ""
-    max_skew: int = 1
-    when_unsatisfiable: str = "DoNotSchedule"
-    label_selector: _Selector | None = None
-    min_domains: int | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What other pods mean to the pods of a group, as far as a linear program can say it."""
 
     apart: bool
-    spreads: tuple[_Constraint, ...]
+    spreads: tuple[RawConstraint, ...]
     unjudged: tuple[str, ...]
 
 
@@ -135,7 +109,7 @@ def check_framework() -> Framework:
 def rules_of(info: PodInfo) -> Rules:
     """Reads affinity and spread rules. Rules about other pods than the like are `unjudged`."""
     spec, labels = info.pod.spec, info.pod.metadata.labels
-    affinity = msgspec.convert(spec.affinity or {}, _Affinity)
+    affinity = msgspec.convert(spec.affinity or {}, RawAffinity)
     unjudged: list[str] = []
     apart = False
     if affinity.pod_affinity and affinity.pod_affinity.required_during_scheduling_ignored_during_execution:
@@ -148,7 +122,7 @@ def rules_of(info: PodInfo) -> Rules:
             unjudged.append(f"required pod anti-affinity over {term.topology_key}")
     spreads = []
     for raw in spec.topology_spread_constraints:
-        constraint = msgspec.convert(raw, _Constraint)
+        constraint = msgspec.convert(raw, RawConstraint)
         if constraint.when_unsatisfiable != "DoNotSchedule":
             continue
         if _only_selects(constraint.label_selector, labels) and constraint.min_domains is None:
@@ -158,7 +132,7 @@ def rules_of(info: PodInfo) -> Rules:
     return Rules(apart, tuple(spreads), tuple(unjudged))
 
 
-def _only_selects(selector: _Selector | None, labels: dict[str, str]) -> bool:
+def _only_selects(selector: LabelSelector | None, labels: dict[str, str]) -> bool:
     """Whether a selector is about pods with these labels, so that like pods are what it counts."""
     if selector is None or selector.match_expressions or not selector.match_labels:
         return False

@@ -32,7 +32,9 @@ _LABEL_KEYS: Final = b"atchLabelKeys"
 """Stands in the text of terms that depend on labels of their owner (matchLabelKeys, mismatchLabelKeys)."""
 
 
-class _RawTerm(View, frozen=True):
+class RawTerm(View, frozen=True):
+    """A term as the API has it."""
+
     topology_key: str = ""
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
@@ -43,17 +45,21 @@ class _RawTerm(View, frozen=True):
 
 class _RawWeighted(View, frozen=True):
     weight: int
-    pod_affinity_term: _RawTerm
+    pod_affinity_term: RawTerm
 
 
-class _RawSide(View, frozen=True):
-    required_during_scheduling_ignored_during_execution: tuple[_RawTerm, ...] = ()
+class RawSide(View, frozen=True):
+    """podAffinity or podAntiAffinity."""
+
+    required_during_scheduling_ignored_during_execution: tuple[RawTerm, ...] = ()
     preferred_during_scheduling_ignored_during_execution: tuple[_RawWeighted, ...] = ()
 
 
-class _Raw(View, frozen=True):
-    pod_affinity: _RawSide | None = None
-    pod_anti_affinity: _RawSide | None = None
+class RawAffinity(View, frozen=True):
+    """What an affinity says of other pods."""
+
+    pod_affinity: RawSide | None = None
+    pod_anti_affinity: RawSide | None = None
 
 
 class AffinityTerm(msgspec.Struct, frozen=True, cache_hash=True):
@@ -118,8 +124,8 @@ def placed_terms_of(pod: PodInfo) -> PodTerms:
 
 
 def _compiled(text: bytes, namespace: str, labels: Mapping[str, str]) -> PodTerms:
-    raw = msgspec.json.decode(text, type=_Raw)
-    near, apart = raw.pod_affinity or _RawSide(), raw.pod_anti_affinity or _RawSide()
+    raw = msgspec.json.decode(text, type=RawAffinity)
+    near, apart = raw.pod_affinity or RawSide(), raw.pod_anti_affinity or RawSide()
     return PodTerms(
         tuple(_term(namespace, labels, term) for term in near.required_during_scheduling_ignored_during_execution),
         tuple(_term(namespace, labels, term) for term in apart.required_during_scheduling_ignored_during_execution),
@@ -140,7 +146,7 @@ def _wishes(namespace: str, labels: Mapping[str, str], weighted: Iterable[_RawWe
     return (Wish(_term(namespace, labels, one.pod_affinity_term), sign * one.weight) for one in weighted if one.weight)
 
 
-def _term(namespace: str, labels: Mapping[str, str], raw: _RawTerm) -> AffinityTerm:
+def _term(namespace: str, labels: Mapping[str, str], raw: RawTerm) -> AffinityTerm:
     own = () if raw.namespaces or raw.namespace_selector is not None else (namespace,)
     selector = compile_selector(raw.label_selector)
     if raw.match_label_keys or raw.mismatch_label_keys:
@@ -149,7 +155,7 @@ def _term(namespace: str, labels: Mapping[str, str], raw: _RawTerm) -> AffinityT
     return shared(AffinityTerm(raw.topology_key, selector, names, compile_selector(raw.namespace_selector)))
 
 
-def _by_own_labels(labels: Mapping[str, str], raw: _RawTerm) -> LabelSelector:
+def _by_own_labels(labels: Mapping[str, str], raw: RawTerm) -> LabelSelector:
     """What matchLabelKeys and mismatchLabelKeys add; the API server adds the same, other sources of pods do not."""
     values = [(key, (labels[key],)) for key in raw.match_label_keys if key in labels]
     others = [(key, (labels[key],)) for key in raw.mismatch_label_keys if key in labels]
