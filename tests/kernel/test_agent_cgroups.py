@@ -118,10 +118,13 @@ class Groups:
         return "-1" if self.v1 else "max"
 
     def spawn(self, group, code):
-        process = subprocess.Popen([sys.executable, "-S", "-c", code])
+        """A process in `group`. It begins once it is there: what it forks before would stay outside."""
+        waiting = f"import os; os.read(0, 1)\n{code}"
+        process = subprocess.Popen([sys.executable, "-S", "-c", waiting], stdin=subprocess.PIPE)
         self.processes.append(process)
         for mount in self.mounts:
             self.path(group, "cgroup.procs", mount).write_text(str(process.pid))
+        process.stdin.close()
         return process
 
     def close(self):
