@@ -14,7 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 SOURCES: Final = Path(__file__).parent / "controlplane"
@@ -24,7 +26,7 @@ GO: Final = (1, 26)
 
 _VERSION: Final = "k8s.io/component-base/version"
 # Without them the server says v0.0.0-master, which clients cannot read.
-_FLAGS: Final = (
+FLAGS: Final = (
     f"-s -w -X {_VERSION}.gitVersion=v{KUBERNETES}"
     f" -X {_VERSION}.gitMajor={KUBERNETES.split('.')[0]} -X {_VERSION}.gitMinor={KUBERNETES.split('.')[1]}"
 )
@@ -45,7 +47,7 @@ def cache() -> Path:
 
 def key() -> str:
     """Digest of everything that the programs are made from."""
-    digest = hashlib.sha256(_FLAGS.encode())
+    digest = hashlib.sha256(FLAGS.encode())
     for path in sorted(p for p in SOURCES.rglob("*") if p.is_file()):
         digest.update(f"{path.relative_to(SOURCES)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
@@ -68,12 +70,17 @@ def build() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         missing = [name for name in PROGRAMS if not (target / name).exists()]
         if missing:
-            go = _go()
             with tempfile.TemporaryDirectory(dir=target) as made:
-                _run([go, "build", "-trimpath", "-ldflags", _FLAGS, "-o", f"{made}/", *(f"./{n}" for n in missing)])
+                go_build(SOURCES, made, [f"./{name}" for name in missing], ["-ldflags", FLAGS])
                 for name in missing:
                     os.replace(f"{made}/{name}", target / name)
     return target
+
+
+def go_build(sources: Path, target: str, packages: Sequence[str], flags: Sequence[str], *, cgo: bool = False) -> None:
+    """Build packages of the module in `sources`, each into a program in `target`. Raises ToolsMissing."""
+    command = [_go(), "build", "-trimpath", *flags, "-o", f"{target}/", *packages]
+    _run(command, sources, {"CGO_ENABLED": "1" if cgo else "0"})
 
 
 def _go() -> str:
@@ -97,9 +104,9 @@ def _version(go: str) -> tuple[int, ...]:
         return (0,)
 
 
-def _run(command: list[str]) -> None:
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly", "GOTOOLCHAIN": "local"}
-    done = subprocess.run(command, cwd=SOURCES, env=environment, capture_output=True, text=True, check=False)
+def _run(command: list[str], directory: Path = SOURCES, environment: Mapping[str, str] = MappingProxyType({})) -> None:
+    given = {**os.environ, "GOFLAGS": "-buildvcs=false -mod=readonly", "GOTOOLCHAIN": "local", **environment}
+    done = subprocess.run(command, cwd=directory, env=given, capture_output=True, text=True, check=False)
     if done.returncode:
         words = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
         raise ToolsMissing(f"{command[0]} {command[1]} failed: {words[-1]}")
