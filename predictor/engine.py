@@ -146,6 +146,11 @@ class Engine:
         )
 
     @property
+    def outcomes(self) -> tuple[int, int]:
+        """Outcomes of what was published, judged since this process began, and those that rose above it."""
+        return self._learning.judged, self._learning.violated
+
+    @property
     def champion_reason(self) -> str:
         """Why the champion is the champion."""
         return self._learning.champion.reason

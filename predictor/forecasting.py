@@ -377,6 +377,9 @@ def _figures(judged: _Judged) -> NodeFigures:
         forecast.reclaimable,
         judged.published or _NO_AMOUNT,
         forecast.peak,
+        forecast.terms.sold,
+        forecast.terms.requested,
+        forecast.terms.capacity,
         bool(forecast.closed),
         None if latest is None else latest.end_millis / 1000,
     )

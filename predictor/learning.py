@@ -33,6 +33,7 @@ class Learning:
     models       names of the models that run, those that can be champion first.
     levels       the risk that each is asked at, so that its residuals fit the prior; 0 for one that states none.
     pending      decisions that are not judged yet, oldest first.
+    judged       outcomes of what was published since this process began, and `violated`, those that rose above it.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class Learning:
         self.recent: list[tuple[float, float, float]] = []
         self.pending: list[Decision] = []
         self.roster = Roster(len(models))
+        self.judged = 0
+        self.violated = 0
 
     def learn(
         self, history: History, columns: Integers, since: float, settled: npt.NDArray[np.bool_] | None = None
@@ -118,6 +121,8 @@ class Learning:
         )
         self.roster.exceptions.learn(decision.rows[known], violated, rules)
         self.recent.append((decision.at, float(known.sum()), float(violated.sum())))
+        self.judged += int(known.sum())
+        self.violated += int(violated.sum())
 
     def _raise_alarm(self, at: float) -> None:
         settings = self._settings

@@ -10,6 +10,7 @@ from predictor.node_metrics import MetricsSettings, NodeMetrics, Value
 
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LAG_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_RESOURCE = ("resource",)
 _MODEL = ("resource", "model")
 
 
@@ -32,6 +33,7 @@ class Metrics:
         self.duplicates = counter("duplicate_samples", "Samples that were durable already")
         self.refused = counter("refused_samples", "Samples refused for good", ("reason",))
         self.streams = gauge("streams", "Open usage streams")
+        self.refused_calls = counter("refused_calls", "Calls and streams that were not let in, or ended", ("kind",))
         self.waiting = gauge("waiting_samples", "Samples that wait for their durable write")
         self.ack_seconds = latency("ack_seconds", "Time from receiving a sample to its acknowledgement")
         self.commit_seconds = latency("commit_seconds", "Time of one durable write")
@@ -60,6 +62,9 @@ class Metrics:
         self.forecast_age = gauge("forecast_age_seconds", "Age of the newest sample slot that the peaks rest on")
         self.paths = gauge("peaks", "Nodes by what made their peak", ("resource", "path", "model"))
         self.widened = gauge("widened_peaks", "Nodes whose peak is widened beyond the calibration", ("resource",))
+        self.asked_risk = gauge("asked_risk_ratio", "Share of peaks that may rise above what was published", _RESOURCE)
+        self.outcomes = counter("outcomes", "Published peaks whose outcome is known, one a node and slot", _RESOURCE)
+        self.violations = counter("violations", "Those of them that the use rose above", _RESOURCE)
         self.model_violation = gauge("model_violation_ratio", "Measured share of peaks above the answer", _MODEL)
         self.model_reserve = gauge(
             "model_reserve_ratio", "Mean calibrated answer, share of the highest use of 7 days", _MODEL
@@ -83,5 +88,10 @@ class Metrics:
         add("reclaimable", "Computed amount that may be sold", resource, lambda: nodes.amounts("reclaimable"))
         add("peak", "Expected highest LS and SYSTEM use", resource, lambda: nodes.amounts("peak"))
         add("published", "Amount in the node status", resource, lambda: nodes.amounts("published"))
+        add("sold", "Batch requests of the BE pods on the node", resource, lambda: nodes.amounts("sold"))
         add("closed", "1 while nothing more is sold on the node", node, nodes.closed)
+        fleet = "Sum over all nodes that report: capacity, requested by LS, peak, reclaimable, published, sold"
+        add("fleet_cpu_millis", fleet, ("term",), lambda: nodes.fleet("cpu_millis"))
+        add("fleet_memory_bytes", fleet, ("term",), lambda: nodes.fleet("memory_bytes"))
+        add("closed_nodes", "Nodes on which nothing more is sold", (), nodes.closed_count)
         add("untold_nodes", "Nodes that the metrics by node leave out", (), nodes.untold)

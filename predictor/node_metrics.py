@@ -1,14 +1,14 @@
 """Metrics of single nodes: plain values that become series only when somebody asks for them.
 
-A fleet has nine series a node, and a pass changes many of them. So a pass only notes what it found; a scrape makes the
-series, of so many nodes at most. One that is not known has no series, never 0.
+A fleet has eleven series a node, and a pass changes many of them. So a pass only notes what it found; a scrape makes
+the series, of so many nodes at most. One that is not known has no series, never 0.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
 from prometheus_client.core import GaugeMetricFamily
@@ -28,13 +28,22 @@ class MetricsSettings(Settings, frozen=True):
 
 
 class NodeFigures(NamedTuple):
-    """What a pass found of one node. `sample_end` is the end of its newest sample, seconds since the epoch."""
+    """What a pass found of one node. `sample_end` is the end of its newest sample, seconds since the epoch.
+
+    `sold` and `requested` are the requests of BE and of LS pods.
+    """
 
     reclaimable: Amount
     published: Amount
     peak: Amount
+    sold: Amount
+    requested: Amount
+    capacity: Amount
     closed: bool
     sample_end: float | None
+
+
+_TERMS: Final = ("capacity", "requested", "peak", "reclaimable", "published", "sold")
 
 
 class _Node:
@@ -105,6 +114,20 @@ class NodeMetrics:
                 yield (name, "cpu"), amount.cpu_millis
             if amount.memory_bytes is not None:
                 yield (name, "memory"), amount.memory_bytes
+
+    def fleet(self, unit: str) -> Iterator[Value]:
+        """Sums over all nodes, also those that are left out, by term; `unit` is a field of an amount."""
+        with self._lock:
+            known = [node.figures for node in self._nodes.values() if node.figures is not None]
+        for term in _TERMS:
+            told = [value for figures in known if (value := getattr(getattr(figures, term), unit)) is not None]
+            if told:
+                yield (term,), float(sum(told))
+
+    def closed_count(self) -> Iterator[Value]:
+        """How many nodes of all are closed."""
+        with self._lock:
+            yield (), float(sum(node.figures.closed for node in self._nodes.values() if node.figures is not None))
 
     def untold(self) -> Iterator[Value]:
         """How many nodes are left out."""

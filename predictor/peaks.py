@@ -125,6 +125,11 @@ class EngineLike(Protocol):
         ...
 
     @property
+    def outcomes(self) -> tuple[int, int]:
+        """Outcomes of what was published, judged since this process began, and those that rose above it."""
+        ...
+
+    @property
     def champion_reason(self) -> str:
         """Why the champion is the champion."""
         ...
@@ -232,6 +237,7 @@ class Peaks:
         self._found: dict[Resource, _Found] = {}
         self._counted: dict[Resource, set[tuple[str, str]]] = {}
         self._champions: dict[Resource, str] = {}
+        self._outcomes: dict[Resource, tuple[int, int]] = {}
         self._seen: _Seen | None = None
 
     def offer(self, ask: Callable[[], Ask], at: float, now: Instant, rules: PeakRules) -> None:
@@ -361,6 +367,7 @@ class Peaks:
             log.exception("forecast of the peaks failed", resource=resource)
             return
         self._books[resource] = _Book(history.at, {name: index for index, name in enumerate(ask.names)}, peaks)
+        self._metrics.asked_risk.labels(resource).set(risk)
         self._tell(resource, engine)
         for note in step.notes:
             log.warning("forecast engine", resource=resource, note=note)
@@ -397,6 +404,10 @@ class Peaks:
         self._metrics.widened.labels(resource).set(sum(bool(peak.origin.widened) for peak in found.peaks))
 
     def _tell(self, resource: Resource, engine: EngineLike) -> None:
+        before, now = self._outcomes.get(resource, (0, 0)), engine.outcomes
+        self._outcomes[resource] = now
+        self._metrics.outcomes.labels(resource).inc(now[0] - before[0])
+        self._metrics.violations.labels(resource).inc(now[1] - before[1])
         for score in engine.scores():
             if score.champion and self._champions.get(resource) != score.model:
                 self._champions[resource] = score.model

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from agent.capabilities import Capabilities
-from agent.metrics import AgentMetrics
 from agent.settings import AgentSettings
-from predictor.metrics import Metrics as PredictorMetrics
 from predictor.settings import PredictorSettings
-from scheduler_plugins.extender.metrics import ExtenderMetrics
 from scheduler_plugins.extender.settings import ExtenderSettings
-from scheduler_plugins.framework.cache import CacheSize
-from scheduler_plugins.metrics import SchedulerMetrics
 from scheduler_plugins.settings import SchedulerSettings
-from slacktide.cluster import ClusterMetrics
-from slacktide.observe import Daemon, StopSignals, build_info
-from slacktide.observe.logs import _counter, _dropped
-from slacktide.settings import DaemonSettings, load, options
+from slacktide.settings import options
 from slacktide.settings.values import from_text
-from standalone.api.metrics import Metrics as ApiMetrics
 from standalone.api.settings import ApiSettings
-from standalone.runner.metrics import Metrics as RunnerMetrics
 from standalone.runner.settings import RunnerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-OPERATIONS = ROOT / "docs" / "operations.md"
 PACKAGES = ("slacktide", "agent", "predictor", "scheduler_plugins", "standalone", "cli")
 WHERE_METRICS_ARE_MADE = {
     "slacktide/observe/metrics.py",
@@ -48,62 +36,14 @@ WHERE_METRICS_ARE_MADE = {
 }
 
 
-class Idle:
-    """Queue and cache of a scheduler that has nothing to do."""
-
-    def counts(self):
-        return {}
-
-    unschedulable_by_plugin = in_flight_counts = counts
-
-    def size(self):
-        return CacheSize(0, 0, 0)
+def load_script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def every_daemon(registry):
-    registry = Daemon("test", load(DaemonSettings, "test", [], {}), StopSignals(), []).registry
-    _counter(registry)
-    _dropped(registry)
-    build_info(registry, "test")
-    return registry
-
-
-def scheduler(registry):
-    SchedulerMetrics(registry).watch(Idle(), Idle())
-
-
-def extender(registry):
-    ExtenderMetrics(registry).watch(Idle())
-
-
-SECTIONS = {
-    "Every daemon": every_daemon,
-    "Client of the API": ClusterMetrics,
-    "Agent": lambda registry: AgentMetrics(registry, Capabilities(mode="v2", cpu_version=2)),
-    "Predictor": PredictorMetrics,
-    "Scheduler": scheduler,
-    "Extender": extender,
-    "Embedded API server": ApiMetrics,
-    "Node runner": RunnerMetrics,
-}
-
-
-def exported(make):
-    registry = CollectorRegistry()
-    made = make(registry)
-    registry = made if isinstance(made, CollectorRegistry) else registry
-    return {family.name + ("_total" if family.type == "counter" else "") for family in registry.collect()}
-
-
-def section_of(text, title):
-    return re.search(rf"^### {re.escape(title)}$(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)[1]
-
-
-@pytest.mark.parametrize("title", SECTIONS)
-def test_the_metrics_of_a_daemon_are_those_that_operations_lists(title):
-    listed = re.findall(r"^\| `([a-z_]+)` \|", section_of(OPERATIONS.read_text(), title), re.MULTILINE)
-    assert len(listed) == len(set(listed))
-    assert set(listed) == exported(SECTIONS[title])
+METRICS = load_script("generate_metrics")
 
 
 def test_metrics_are_made_only_where_the_lists_are_checked():
@@ -119,15 +59,27 @@ def test_metrics_are_made_only_where_the_lists_are_checked():
 
 
 def test_every_metric_named_in_any_page_exists():
-    known = set().union(*(exported(make) for make in SECTIONS.values()))
+    known = METRICS.names()
     packages = {f"slacktide_{name}" for name in PACKAGES}
     for page in PAGES:
         named = {name for name in re.findall(r"\bslacktide_[a-z_]+", page.read_text()) if name not in packages}
         assert named - known == set(), page.name
 
 
-def test_the_reference_of_settings_is_current():
-    command = [sys.executable, str(ROOT / "docs" / "generate_settings.py"), "--check"]
+def test_names_of_metrics_say_their_unit_and_end_as_prometheus_expects():
+    for section in METRICS.SECTIONS:
+        for family, labels in METRICS.families(section.registry()):
+            name = METRICS.name_of(family)
+            assert re.fullmatch(r"(slacktide|scheduler)(_[a-z0-9]+)+", name)
+            assert name.endswith("_total") == (family.type == "counter"), name
+            assert not re.search(r"_(ms|millisecond|milliseconds|minutes|kb|mb|mib|percent)(_|$)", name)
+            assert family.documentation, name
+            assert not {"pod", "uid", "container"} & set(labels), name
+
+
+@pytest.mark.parametrize("script", ["generate_settings.py", "generate_metrics.py"])
+def test_what_is_written_from_the_code_is_current(script):
+    command = [sys.executable, str(ROOT / "docs" / script), "--check"]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert outcome.returncode == 0, outcome.stderr
 

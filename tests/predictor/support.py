@@ -108,6 +108,10 @@ class TwinEngine:
 
     champion_reason = "it is the only one"
 
+    @property
+    def outcomes(self):
+        return len(self.asked), len(self.asked) // 2
+
     def scores(self):
         return (TwinScore("twin", True, 0.01, 0.8, 100.0, 0.1), TwinScore("shadow", False, 0.02, 0.7, 90.0, 0.2))
 
