@@ -196,18 +196,22 @@ class ControlPlane:
             "--leader-elect": "false",
             "--secure-port": str(port),
             "--bind-address": "127.0.0.1",
-            "--use-service-account-credentials": "false",
+            "--use-service-account-credentials": "true",
         }
         program = str(self._programs / "kube-controller-manager")
         with running(Program("kube-controller-manager", [program, *_flat(flags)], self.directory)) as started:
             yield started
 
     @contextlib.contextmanager
-    def slacktide(self, module: str, *flags: str) -> Iterator[Program]:
-        """One of our daemons, `python -m MODULE`, with the rights of an administrator."""
-        command = [sys.executable, "-m", module, "--cluster.kubeconfig", self.kubeconfig(), *flags]
-        with running(Program(module, command, ROOT, self.directory)) as started:
+    def slacktide(self, module: str, *flags: str, name: str = "") -> Iterator[Program]:
+        """One of our daemons, `python -m MODULE`, with the rights of an administrator; `name` names its log."""
+        with running(self.daemon(module, *flags, name=name)) as started:
             yield started
+
+    def daemon(self, module: str, *flags: str, name: str = "") -> Program:
+        """The same for one that the caller ends, or kills."""
+        command = [sys.executable, "-m", module, "--cluster.kubeconfig", self.kubeconfig(), *flags]
+        return Program(name or module, command, ROOT, self.directory)
 
     def _etcd_flags(self) -> dict[str, str]:
         client = f"http://127.0.0.1:{self._etcd_port}"
