@@ -37,6 +37,7 @@ from agent.live import Live, status_of
 from agent.loop import Loop, Turn
 from agent.metrics import AgentMetrics
 from agent.parts import AgentParts, Helpers
+from agent.permissions import needed
 from agent.pods import PodBook
 from agent.policy.base import Context
 from agent.policy.registry import build as build_policies
@@ -44,7 +45,7 @@ from agent.policy.spread import Spread
 from agent.report import Reporter
 from agent.settings import AgentSettings
 from agent.spool import Spool
-from slacktide.cluster import PODS, ClusterMetrics, Informer, connect
+from slacktide.cluster import PODS, ClusterMetrics, Informer, Rights, connect
 from slacktide.errors import SettingsError, StateError
 from slacktide.kernel.hierarchy import Hierarchy, discover
 from slacktide.observe import Daemon, get_logger, run_daemon
@@ -121,6 +122,7 @@ class Agent:
             on_add=lambda _pod: self._loop.wake(),
             on_update=lambda _old, _new: self._loop.wake(),
         )
+        self._rights = Rights(self._client, needed(settings))
         self._watch = CgroupWatch(lister, time.monotonic)
         self._delays = RunDelayReader(settings.proc_root, time.monotonic, settings.pressure_threads)
         self._spool = Spool(settings.state_dir, settings.report.spool_bytes, settings.report.spool_seconds)
@@ -234,7 +236,9 @@ class Agent:
         self._daemon.health.add_live("turn", self._turn_age)
         self._daemon.health.add_ready("turn", lambda: None if self._turns else "no turn was done yet")
         self._daemon.health.add_ready("pods", lambda: None if self._informer.synced else "the API has not answered yet")
+        self._daemon.health.add_ready("permissions", self._rights.problem)
         self._informer.start()
+        self._rights.start()
         self._reporter.start()
         self._parts.start()
         self._loop.start()
@@ -259,6 +263,7 @@ class Agent:
         self._parts.stop(restore=restores)
         self._reporter.stop()
         self._informer.stop()
+        self._rights.stop()
         self._client.close()
         self._spool.close()
         self._watch.close()

@@ -30,12 +30,13 @@ from scheduler_plugins.framework.waiting import WaitingRoom
 from scheduler_plugins.handlers import ClusterHandlers
 from scheduler_plugins.metrics import SchedulerMetrics
 from scheduler_plugins.objects import InformerStore
+from scheduler_plugins.permissions import SCHEDULER_PERMISSIONS, of_kinds, of_lease
 from scheduler_plugins.records import Records
 from scheduler_plugins.report import Reporter
 from scheduler_plugins.scheduler import Outside, Scheduler
 from scheduler_plugins.settings import SchedulerSettings
 from scheduler_plugins.workers import Workers
-from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, EventRecorder, Informer, LeaderElector
+from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, EventRecorder, Informer, LeaderElector, Rights
 from slacktide.observe import Health, get_logger
 
 _log = get_logger("scheduler.host")
@@ -107,7 +108,11 @@ class SchedulerHost:
             threading.Thread(target=self._flush, name="queue-timers", daemon=True),
             threading.Thread(target=self._expire, name="permit-timers", daemon=True),
         ]
+        election = config.election
+        lease = of_lease(election.name, election.namespace) if election.enabled else ()
+        self._rights = Rights(client, (*SCHEDULER_PERMISSIONS, *lease, *of_kinds(kinds)))
         health.add_ready("informers", self._not_synced)
+        health.add_ready("permissions", self._rights.problem)
         health.add_live("scheduling loop", self._loop_ended)
         health.add_live("plugins", self._hung)
 
@@ -189,6 +194,7 @@ class SchedulerHost:
         self._objects.start()
         self._nodes.start()
         self._pods.start()
+        self._rights.start()
         if self._elector is None:
             self._leads.set()
         else:
@@ -207,6 +213,7 @@ class SchedulerHost:
         self._pods.stop()
         self._nodes.stop()
         self._objects.stop()
+        self._rights.stop()
         self._events.stop(flush_seconds=1.0)
         for extender in self._extenders:
             extender.close()

@@ -19,6 +19,7 @@ from slacktide.cluster.evict import Eviction, Outcome
 from slacktide.cluster.informer import Informer
 from slacktide.cluster.kinds import EVENTS, LEASES, NAMESPACES, NODES, PDBS, PODS, Kind, PodDisruptionBudget
 from slacktide.cluster.metrics import ClusterMetrics
+from slacktide.cluster.permissions import Permission, Rights
 from slacktide.cluster.watch import WatchEvent
 
 __all__ = [
@@ -37,7 +38,9 @@ __all__ = [
     "LeaderElector",
     "Listing",
     "Outcome",
+    "Permission",
     "PodDisruptionBudget",
+    "Rights",
     "Version",
     "Watch",
     "WatchEvent",

@@ -12,8 +12,9 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from slacktide.cluster.codec import Page, as_dict, codec, decode_dict, encode
+from slacktide.cluster.contact import Contact
 from slacktide.cluster.credentials import CredentialSource, source_for
-from slacktide.cluster.errors import ApiError, Gone, Unreadable
+from slacktide.cluster.errors import ApiError, Forbidden, Gone, Unreadable
 from slacktide.cluster.evict import Eviction, Outcome, eviction_body, eviction_of
 from slacktide.cluster.kinds import PODS, Kind, T
 from slacktide.cluster.metrics import ClusterMetrics
@@ -22,6 +23,7 @@ from slacktide.cluster.transport import Request, Response, Stream, Transport
 from slacktide.cluster.watch import WatchDecoder, WatchEvent
 from slacktide.objects import Pod, View
 from slacktide.settings import ClusterSettings
+from slacktide.settings.shared import SILENCE_SECONDS
 
 _R = TypeVar("_R")
 PatchType = Literal["merge", "strategic", "json"]
@@ -29,9 +31,6 @@ LogStream = Literal["All", "Stdout", "Stderr"]
 
 PAGE_ITEMS: Final = 500
 """Items asked for in one page of a list."""
-
-INACTIVITY_SECONDS: Final = 90.0
-"""A watch that is silent this long is taken for dead: bookmarks come about once a minute."""
 
 _PATCH_TYPES: Final[Mapping[PatchType, str]] = {
     "merge": "application/merge-patch+json",
@@ -98,6 +97,8 @@ class Client:
     Every call raises ApiError subclasses for answers that say no, Unreachable where there was no answer, and
     CredentialsError where there is no way to ask. GET, LIST, DELETE and PATCH honour 429 and Retry-After within
     `timeout_seconds`; calls that could have an effect twice (create, bind, evict, replace) are sent once.
+    silence_seconds: a watch that is silent for this long is taken for dead. `contact` is for those who try again and
+    again, and tells their troubles once.
     """
 
     def __init__(
@@ -106,10 +107,14 @@ class Client:
         *,
         user_agent: str,
         timeout_seconds: float = 10.0,
+        silence_seconds: float = SILENCE_SECONDS,
         metrics: ClusterMetrics | None = None,
         uniform: Callable[[], float] = random.random,
     ) -> None:
+        self.contact = Contact()
         self._timeout = timeout_seconds
+        self._silence = silence_seconds
+        self._denied: Callable[[Forbidden], object] | None = None
         self._metrics = metrics if metrics is not None else ClusterMetrics()
         self._uniform = uniform
         self._closing = threading.Event()
@@ -162,12 +167,12 @@ class Client:
         field_selector: str = "",
         label_selector: str = "",
         timeout_seconds: int | None = None,
-        inactivity_seconds: float = INACTIVITY_SECONDS,
+        inactivity_seconds: float | None = None,
     ) -> Watch[T]:
         """One server watch from `resource_version` on, with bookmarks.
 
         timeout_seconds: how long the server is asked to serve it; None = 240 to 300, so that many watchers do not
-        come back at the same time.
+        come back at the same time. inactivity_seconds: None = `silence_seconds` of the client.
         """
         if timeout_seconds is None:
             low, high = _WATCH_SECONDS
@@ -180,7 +185,9 @@ class Client:
             fieldSelector=field_selector,
             labelSelector=label_selector,
         )
-        request = replace(self._request("GET", kind.path(namespace), query), read_seconds=inactivity_seconds)
+        request = replace(
+            self._request("GET", kind.path(namespace), query), read_seconds=inactivity_seconds or self._silence
+        )
         stream = self._counted("WATCH", lambda: self._transport.stream(request))
         return Watch(stream, kind, timeout_seconds + _WATCH_SLACK_SECONDS)
 
@@ -372,14 +379,27 @@ class Client:
         )
 
     def _counted(self, verb: str, call: Callable[[], _R]) -> _R:
-        with self._metrics.request(verb):
-            return call()
+        try:
+            with self._metrics.request(verb):
+                return call()
+        except Forbidden as error:
+            if self._denied is not None:
+                self._denied(error)
+            raise
+
+    def on_denied(self, told: Callable[[Forbidden], object]) -> None:
+        """Call `told` with each 403; it runs on the thread of the call that was refused."""
+        self._denied = told
 
 
 def connect(settings: ClusterSettings, user_agent: str, metrics: ClusterMetrics | None = None) -> Client:
     """A client for the API that the settings describe; nothing is sent yet. Raises CredentialsError."""
     return Client(
-        source_for(settings), user_agent=user_agent, timeout_seconds=settings.timeout_seconds, metrics=metrics
+        source_for(settings),
+        user_agent=user_agent,
+        timeout_seconds=settings.timeout_seconds,
+        silence_seconds=settings.silence_seconds,
+        metrics=metrics,
     )
 
 

@@ -163,6 +163,7 @@ class LeaderElector:
         self._observed: Observed | None = None
         self._known: dict[str, Any] | None = None
         self._leading = False
+        self._out_of_reach = False
         self._renewed_at = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"election-{name}", daemon=True)
@@ -252,6 +253,7 @@ class LeaderElector:
             step = next_step(lease, self._observed, now, self._identity, self._settings)
             self._observed = step.observed
             if step.action == "wait":
+                self._out_of_reach = False
                 return False
             self._write(current, step)
         except (Conflict, AlreadyExists):
@@ -259,8 +261,11 @@ class LeaderElector:
             return False
         except ClusterError as error:
             self._known = None
-            _LOG.info("lease out of reach", lease=self._name, detail=str(error))
+            if not self._out_of_reach:
+                self._out_of_reach = True
+                _LOG.info("lease out of reach", lease=self._name, detail=str(error))
             return False
+        self._out_of_reach = False
         self._renewed_at = now
         return True
 

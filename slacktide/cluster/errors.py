@@ -34,11 +34,13 @@ class Unreachable(ClusterError):
     """The server gave no answer.
 
     `dropped` is true where a kept connection ended before any byte of the answer, as happens when the server
-    restarts between two calls: a call that may be repeated is then worth one more try at once.
+    restarts between two calls: a call that may be repeated is then worth one more try at once. `silent` is true where
+    a connection stood and nothing came.
     """
 
-    def __init__(self, message: str, *, dropped: bool = False) -> None:
+    def __init__(self, message: str, *, dropped: bool = False, silent: bool = False) -> None:
         self.dropped = dropped
+        self.silent = silent
         super().__init__(message)
 
 

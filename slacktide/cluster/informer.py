@@ -1,7 +1,7 @@
 """A cache of objects that follows the API server: list, watch, and list again when the thread is lost.
 
-What an informer never does: keep an object that a new list no longer has, hang on a silent connection, or end
-because a handler raised.
+What an informer never does: keep an object that a new list no longer has, hang on a silent connection or believe
+watches that stay mute, or end because a handler raised.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 from slacktide.cluster.cache import Change, Key, changes_of, difference, key_of
-from slacktide.cluster.client import INACTIVITY_SECONDS, Client, Watch
+from slacktide.cluster.client import Client, Watch
 from slacktide.cluster.errors import ClusterError, Gone, NotFound, Unreachable, Unreadable
 from slacktide.cluster.indexed import Index, Indexes
 from slacktide.cluster.kinds import Kind, T
@@ -42,7 +42,7 @@ class Informer(Generic[T]):
 
     Handlers run on the informer's one thread, in order, after the cache has changed: keep them short. One that
     raises is logged and counted. Objects are immutable and may be shared between threads.
-    inactivity_seconds: a watch silent for this long is cut and begun again.
+    inactivity_seconds: a watch silent for this long is cut and begun again; None = as the client's settings say.
     absent_is_empty: a kind that the server does not serve has no objects, rather than being waited for; it is said
     once, and asked for again every minute.
     """
@@ -59,7 +59,7 @@ class Informer(Generic[T]):
         on_update: Callable[[T, T], object] = _ignore,
         on_delete: Callable[[T], object] = _ignore,
         name: str = "",
-        inactivity_seconds: float = INACTIVITY_SECONDS,
+        inactivity_seconds: float | None = None,
         metrics: ClusterMetrics | None = None,
         backoff: Backoff | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -76,6 +76,7 @@ class Informer(Generic[T]):
         self._on_update = on_update
         self._on_delete = on_delete
         self._name = name or kind.plural
+        self._who = f"watch of {self._name}"
         self._inactivity_seconds = inactivity_seconds
         self._metrics = metrics if metrics is not None else ClusterMetrics()
         self._backoff = backoff or Backoff(_BACKOFF_BASE_SECONDS, _BACKOFF_CAP_SECONDS, random.random)
@@ -89,7 +90,7 @@ class Informer(Generic[T]):
         self._watch: Watch[T] | None = None
         self._resource_version: str | None = None
         self._heard_at = -math.inf
-        self._broken = False
+        self._broke_open = False
         self._thread = threading.Thread(target=self._run, name=f"informer-{self._name}", daemon=True)
         self._metrics.cache_age.labels(self._name).set_function(self.age_seconds)
         self._metrics.cache_objects.labels(self._name).set_function(lambda: len(self._cache))
@@ -153,6 +154,7 @@ class Informer(Generic[T]):
             started = self._clock()
             events = self._follow(self._resource_version or "")
             if events == 0 and self._clock() - started < _SHORT_WATCH_SECONDS:
+                self._broke_open = True
                 return self._failed(Unreachable("the server ended a watch at once without an event"))
         except NotFound as error:
             return self._not_served() if self._absent_is_empty else self._failed(error)
@@ -172,13 +174,18 @@ class Informer(Generic[T]):
             return 0.0
         reason = type(error).__name__
         self._metrics.failures.labels(self._name, reason).inc()
-        if isinstance(error, (Gone, Unreadable)):
+        if isinstance(error, (Gone, Unreadable)) or self._went_silent(error):
             self._resource_version = None
-        self._broken = True
         delay = self._backoff.next()
-        report = _LOG.info if isinstance(error, Gone) else _LOG.warning
-        report("watch broken", informer=self._name, reason=reason, detail=str(error), retry_seconds=round(delay, 1))
+        if isinstance(error, Gone):
+            _LOG.info("history is gone, listing again", informer=self._name, detail=str(error))
+        else:
+            self._client.contact.failed(self._who, error)
         return delay
+
+    def _went_silent(self, error: ClusterError) -> bool:
+        """Whether a watch stood and told nothing. The next may be as mute, so that only a list is known to be fresh."""
+        return self._broke_open and isinstance(error, Unreachable) and error.silent
 
     def _not_served(self) -> float:
         if self._stopping.is_set():
@@ -223,20 +230,24 @@ class Informer(Generic[T]):
         with self._lock:
             self._watch = watch
         self._heard_at = self._clock()
-        if self._broken:
-            _LOG.info("watching again", informer=self._name)
-            self._broken = False
+        if not self._broke_open:
+            self._client.contact.well(self._who)
         events = 0
         try:
             # `stop` may have looked for the watch before it was there.
             if self._stopping.is_set():
                 watch.close()
+            # A server or proxy that opens watches and lets them die serves nothing: an event is the proof.
+            self._broke_open = True
             for event in watch:
                 events += 1
+                if events == 1:
+                    self._client.contact.well(self._who)
                 self._heard_at = self._clock()
                 # Not after a list: a server whose watches all fail at once would be listed in a tight loop.
                 self._backoff.reset()
                 self._take(event)
+            self._broke_open = False
         finally:
             with self._lock:
                 self._watch = None

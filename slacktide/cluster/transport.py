@@ -332,7 +332,7 @@ def _unreachable(describe: str, error: Exception) -> Unreachable:
     if isinstance(error, exceptions.ConnectTimeoutError):
         return Unreachable(f"{describe}: no connection within the timeout; is the address right?")
     if isinstance(error, (exceptions.ReadTimeoutError, TimeoutError)):
-        return Unreachable(f"{describe}: the server was silent for longer than the timeout")
+        return Unreachable(f"{describe}: the server was silent for longer than the timeout", silent=True)
     if isinstance(error, exceptions.SSLError):
         return Unreachable(f"{describe}: TLS failed: {error}")
     cause = error.args[1] if isinstance(error, exceptions.ProtocolError) and len(error.args) > 1 else error

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
 from slacktide import names
 from slacktide.settings.schema import Settings
+
+SILENCE_SECONDS: Final = 90.0
+"""A watch that is silent this long is taken for dead: an API server's bookmarks come about once a minute."""
 
 
 class ClusterSettings(Settings, frozen=True):
@@ -24,6 +27,9 @@ class ClusterSettings(Settings, frozen=True):
     context: Annotated[str, Meta(description="context of the kubeconfig; empty is its current one")] = ""
     token_file: Annotated[str, Meta(description="file with a bearer token, read again when it changes")] = ""
     timeout_seconds: Annotated[float, Meta(ge=0.1, le=600, description="limit of one call, watches aside")] = 10.0
+    silence_seconds: Annotated[
+        float, Meta(ge=1, le=3600, description="a watch that is silent for this long is begun again")
+    ] = SILENCE_SECONDS
 
 
 class ObserveSettings(Settings, frozen=True):

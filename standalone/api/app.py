@@ -8,7 +8,7 @@ from typing import Final
 from aiohttp import web
 
 from slacktide.observe import get_logger
-from standalone.api import discovery, errors, negotiation, openapi, paths
+from standalone.api import discovery, errors, negotiation, openapi, paths, reviews
 from standalone.api.access import Access
 from standalone.api.handlers import Handlers
 from standalone.api.metrics import Metrics
@@ -61,6 +61,8 @@ class App:
         self._access.check(request)
         if target is not None:
             return await self._handlers.answer(target, request)
+        if request.path == reviews.PATH:
+            return await reviews.answer(request)
         if request.method not in {"GET", "HEAD"}:
             raise errors.no_such_path()
         return self._document(request)

@@ -23,6 +23,9 @@ _ROOTS: Final = (
     "/version",
 )
 _VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+_REVIEWS: Final = "authorization.k8s.io"
+"""Has one resource, which is asked and never stored."""
+
 _STATUS_VERBS: Final = ("get", "patch", "update")
 
 
@@ -112,6 +115,9 @@ def _resource_list(group: str, version_: str) -> dict[str, Any]:
                 "verbs": list(verbs),
             }
             resources.append(part | ({"group": other_group, "version": other_version} if other_group else {}))
+    if group == _REVIEWS:
+        review = {"name": "selfsubjectaccessreviews", "singularName": "selfsubjectaccessreview", "namespaced": False}
+        resources.append({**review, "kind": "SelfSubjectAccessReview", "verbs": ["create"]})
     if not group:
         binding = {"name": "bindings", "singularName": "binding", "namespaced": True, "kind": "Binding"}
         resources.append({**binding, "verbs": ["create"]})
@@ -163,6 +169,16 @@ def _aggregated_resources(group: str) -> list[dict[str, Any]]:
             for name, kind_name, other, other_version, verbs in _subresources(kind)
         ]
         found.append(entry | ({"subresources": parts} if parts else {}))
+    if group == _REVIEWS:
+        found.append(
+            {
+                "resource": "selfsubjectaccessreviews",
+                "responseKind": _response_kind(group, "v1", "SelfSubjectAccessReview"),
+                "scope": "Cluster",
+                "singularResource": "selfsubjectaccessreview",
+                "verbs": ["create"],
+            }
+        )
     return found
 
 

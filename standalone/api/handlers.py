@@ -213,7 +213,7 @@ class Handlers:
         return reply(renderer.many(records, {"resourceVersion": str(self._store.version)}))
 
     async def _bind(self, target: Target, request: web.Request) -> web.Response:
-        binding = await _action(request, "Binding", "v1", target.name)
+        binding = await read_action(request, "Binding", "v1", target.name)
         name, namespace = target.name or str(binding["metadata"].get("name", "")), target.namespace or ""
         await self._store.decide(
             lambda transaction: podactions.bind(transaction, self._world, namespace, name, binding),
@@ -222,7 +222,7 @@ class Handlers:
         return reply_json(errors.success(code=201), 201)
 
     async def _evict(self, target: Target, request: web.Request) -> web.Response:
-        eviction = await _action(request, "Eviction", "policy/v1", target.name)
+        eviction = await read_action(request, "Eviction", "policy/v1", target.name)
         asked = eviction.get("deleteOptions") or {}
         options = queries.delete_options(asked, {}, [])
         if request.query.getall("dryRun", []) and asked.get("dryRun", ["All"]) != ["All"]:
@@ -291,26 +291,28 @@ async def _body(request: web.Request) -> Json:
     return found
 
 
-async def _action(request: web.Request, kind: str, api_version: str, name: str) -> Json:
-    """The Binding or Eviction in the body, its name checked against the path; ApiError 400."""
+class _ActionShape(View, frozen=True):
+    """JSON types of the parts of a Binding or Eviction that are read."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    target: ObjectReference = ObjectReference()
+
+
+async def read_action(
+    request: web.Request, kind: str, api_version: str, name: str, shape: type[View] = _ActionShape
+) -> Json:
+    """The Binding, Eviction or review in the body, its name checked against the path; ApiError 400."""
     found = defaults.without_nulls(await _body(request))
     if found.get("kind", kind) != kind or found.get("apiVersion", api_version) != api_version:
         raise errors.bad_request(f"the body must be a {kind} of {api_version}")
     try:
-        msgspec.convert(found, _ActionShape)
+        msgspec.convert(found, shape)
     except msgspec.ValidationError as problem:
         raise errors.bad_request(f"{kind} cannot be read: {problem}") from None
     metadata = found.get("metadata", {})
     if name and metadata.get("name", name) != name:
         raise errors.bad_request(f"name in URL does not match name in {kind} object")
     return {**found, "metadata": metadata}
-
-
-class _ActionShape(View, frozen=True):
-    """JSON types of the parts of a Binding or Eviction that are read."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    target: ObjectReference = ObjectReference()
 
 
 Patcher = Callable[[Json, Any], Any]

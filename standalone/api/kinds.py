@@ -83,4 +83,4 @@ BY_RESOURCE: Final = {kind.resource: kind for kind in KINDS}
 """Plurals are unique over all groups that are served, so the plural alone is the storage key."""
 
 BY_PATH: Final = {(kind.group, kind.version, kind.resource): kind for kind in KINDS}
-GROUPS: Final = ("coordination.k8s.io", "policy", "scheduling.k8s.io")
+GROUPS: Final = ("authorization.k8s.io", "coordination.k8s.io", "policy", "scheduling.k8s.io")

@@ -151,16 +151,12 @@ def test_line_cut_by_a_broken_connection_comes_again(api, follow):
     assert world.listed() == 1
 
 
-def test_silent_connection_is_left(api, follow):
-    world = World(api, [listing([pod("a", 5)], 5)], [Reply(chunks=[api.hang]), Reply(chunks=[api.hang])])
-    registry = CollectorRegistry()
-    follow(inactivity_seconds=0.05, metrics=ClusterMetrics(registry), name="mine")
-    wait_for(lambda: len(world.watched_from()) >= 3, "new watches")
-    assert world.listed() == 1, "the thread is not lost, nothing must be listed"
-    assert (
-        registry.get_sample_value("slacktide_informer_failures_total", {"informer": "mine", "reason": "Unreachable"})
-        >= 2
-    )
+def test_watches_that_stay_mute_are_not_believed(api, follow):
+    mute = Reply(chunks=[api.hang])
+    world = World(api, [listing([pod("a", 5)], 5), listing([pod("b", 9)], 9)], [mute, mute])
+    informer = follow(inactivity_seconds=0.05)
+    wait_for(lambda: informer.get("ns", "b"), "what no watch told, from a list")
+    assert world.watched_from()
 
 
 def test_server_away_at_start_and_later(api, follow):

@@ -292,7 +292,7 @@ def test_discovery_and_health(api):
         assert api.get(path).code == 200
     assert api.get("/api").json["versions"] == ["v1"]
     groups = {group["name"] for group in api.get("/apis").json["groups"]}
-    assert groups == {"coordination.k8s.io", "policy", "scheduling.k8s.io"}
+    assert groups == {"authorization.k8s.io", "coordination.k8s.io", "policy", "scheduling.k8s.io"}
     served = {found["name"]: found for found in api.get("/api/v1").json["resources"]}
     assert {
         "pods",
