@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from scheduler_plugins.framework.diagnosis import Diagnosis, FitError
+from scheduler_plugins.framework.kept import Fit, Found, Kept, best_positions
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.runtime import Framework, ScoreTable
 from scheduler_plugins.framework.snapshot import Indices, Snapshot
@@ -35,23 +36,59 @@ class NoFitError(FitError):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the pod goes. `scores` is None when only one node was feasible and none was rated."""
+    """Where the pod goes. `scores` is None when only one node was feasible and none was rated.
+
+    `refused` has how many nodes each plugin refused, each node counted once. Where the cycle `reused` what an earlier
+    one had found out, that is all that is known of the refusals, and the scores are those of the best nodes.
+    """
 
     node: str
     evaluated: int
     feasible: int
     diagnosis: Diagnosis
     scores: ScoreTable | None = None
+    refused: Mapping[str, int] = field(default_factory=dict)
+    reused: bool = False
 
 
-def place(framework: Framework, state: CycleState, pod: PodInfo, snapshot: Snapshot, choose: Choose) -> Placement:
+def place(
+    framework: Framework,
+    state: CycleState,
+    pod: PodInfo,
+    snapshot: Snapshot,
+    choose: Choose,
+    kept: Kept | None = None,
+) -> Placement:
     """PreFilter, Filter, PostFilter, PreScore and Score over all nodes; the nominated node alone where it suits.
 
-    Raises NoNodesError, NoFitError with the diagnosis, or PluginFailure when a plugin could not answer. A diagnosis
-    speaks of the snapshot as it is: ask it before that changes.
+    With `kept`, which belongs to framework and snapshot, a pod like an earlier one has only those nodes judged that
+    changed since; verdicts and choice are the same. Raises NoNodesError, NoFitError with the diagnosis, or
+    PluginFailure when a plugin could not answer. A diagnosis speaks of the snapshot as it is: ask it before that
+    changes.
     """
     if not len(snapshot):
         raise NoNodesError
+    signature = None if kept is None else framework.signature(pod, snapshot)
+    if kept is None or signature is None:
+        return _anew(framework, state, pod, snapshot, choose, None)
+    found = kept.get(signature)
+    again = None if found is None else _again(framework, state, pod, snapshot, choose, found)
+    if again is not None:
+        return again
+    kept.drop(signature)
+    state.clear()
+    return _anew(framework, state, pod, snapshot, choose, lambda found: kept.keep(signature, found))
+
+
+def _anew(
+    framework: Framework,
+    state: CycleState,
+    pod: PodInfo,
+    snapshot: Snapshot,
+    choose: Choose,
+    keep: Callable[[Found], None] | None,
+) -> Placement:
+    """A cycle over all nodes; what it found out goes to `keep`, if it may serve others."""
     diagnosis = Diagnosis(names=snapshot.names)
     filtered = framework.run_pre_filter(state, pod, snapshot, diagnosis)
     _must_answer(filtered.status)
@@ -66,14 +103,47 @@ def place(framework: Framework, state: CycleState, pod: PodInfo, snapshot: Snaps
     rows = _fitting(framework, state, pod, snapshot, filtered.rows, diagnosis)
     if not len(rows):
         raise _unfit(framework, state, pod, snapshot, diagnosis)
-    evaluated = len(filtered.rows)
-    if len(rows) == 1:
-        return Placement(snapshot.names[rows[0]], evaluated, 1, diagnosis)
-    status, table = framework.run_score(state, pod, snapshot, rows)
-    _must_answer(status)
-    best = np.flatnonzero(table.totals == table.totals.max())
-    row = table.rows[best[choose(len(best))]]
-    return Placement(snapshot.names[row], evaluated, len(rows), diagnosis, table)
+    node, table = snapshot.names[rows[0]], None
+    if len(rows) > 1:
+        status, table = framework.run_score(state, pod, snapshot, rows)
+        _must_answer(status)
+        best = np.flatnonzero(table.totals == table.totals.max())
+        node = snapshot.names[table.rows[best[choose(len(best))]]]
+    if keep is not None and not diagnosis.absent_count and framework.serves_others(state):
+        keep(Found(state, snapshot, Fit(diagnosis, len(snapshot)), table))
+    return Placement(node, len(filtered.rows), len(rows), diagnosis, table, _counted(diagnosis))
+
+
+def _again(
+    framework: Framework, state: CycleState, pod: PodInfo, snapshot: Snapshot, choose: Choose, found: Found
+) -> Placement | None:
+    """The same from what an earlier cycle found out; None where that cannot be, and what was found is of no use."""
+    changed = found.changed(snapshot)
+    if changed is None or not found.update(framework, state, pod, snapshot, changed).ok:
+        return None
+    fit, diagnosis = found.fit, Diagnosis(names=snapshot.names)
+    if not len(fit.rows):
+        # Why it fits nowhere is told in words, for which all nodes must be asked.
+        return None
+    if len(fit.rows) == 1:
+        found.not_rated()
+        return Placement(snapshot.names[fit.rows[0]], len(snapshot), 1, diagnosis, None, fit.refused, reused=True)
+    status, rated = found.rate(framework, state, pod, snapshot, changed)
+    if not status.ok or rated is None:
+        return None
+    totals = rated.totals if len(fit.rows) == len(snapshot) else rated.totals[fit.rows]
+    best = np.flatnonzero(totals == totals.max())
+    chosen = best[choose(len(best))]
+    table = rated.table(fit.rows[best_positions(totals, best, chosen)])
+    node = snapshot.names[fit.rows[chosen]]
+    return Placement(node, len(snapshot), len(fit.rows), diagnosis, table, fit.refused, reused=True)
+
+
+def _counted(diagnosis: Diagnosis) -> Mapping[str, int]:
+    counts: dict[str, int] = {}
+    for refusals in diagnosis.refusals:
+        counts[refusals.plugin] = counts.get(refusals.plugin, 0) + len(refusals.positions)
+    return counts
 
 
 def _fitting(

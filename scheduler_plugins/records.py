@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from scheduler_plugins.framework.diagnosis import Diagnosis, RefusedBy
+from scheduler_plugins.framework.kept import SHOWN_NODES, best_positions
 from scheduler_plugins.framework.runtime import ScoreTable
 from slacktide.observe import get_logger
 
@@ -23,7 +24,6 @@ _log = get_logger("scheduler.scores")
 _standard = logging.getLogger("scheduler.scores")
 
 KEPT_CYCLES: Final = 32
-KEPT_NODES: Final = 20
 KEPT_UNPLACED: Final = 500
 """Of so many pods that are not placed the last cycle is kept, however long ago it was."""
 
@@ -38,15 +38,15 @@ class Scores:
     table: ScoreTable
 
     @classmethod
-    def of(cls, table: ScoreTable, names: Sequence[str], chosen: str, most: int = KEPT_NODES) -> Scores:
+    def of(cls, table: ScoreTable, names: Sequence[str], chosen: str, most: int = SHOWN_NODES) -> Scores:
         """The `most` best of `table`, and the chosen node; `names` are those of the snapshot's rows."""
-        best = np.arange(len(table.rows)) if len(table.rows) <= most else np.argpartition(table.totals, -most)[-most:]
-        rows = table.rows[best]
-        kept = [names[row] for row in rows]
-        if chosen not in kept:
-            # Among many equally good nodes.
-            at = int(np.flatnonzero(table.rows == names.index(chosen))[0])
-            best, kept = np.append(best, at), [*kept, chosen]
+        kept = [names[row] for row in table.rows] if len(table.rows) <= most + 1 else []
+        if chosen in kept:
+            # What a cycle that reused shows is chosen already.
+            return cls(kept, table)
+        at = int(np.flatnonzero(table.rows == names.index(chosen))[0])
+        best = best_positions(table.totals, np.flatnonzero(table.totals == table.totals.max()), at, most)
+        kept = [names[row] for row in table.rows[best]]
         return cls(
             kept,
             ScoreTable(
@@ -171,15 +171,18 @@ class Records:
         return ("cycles", self.last()), ("unplaced", self.unplaced())
 
 
-def refused(diagnosis: Diagnosis, *, explain: bool) -> list[Mapping[str, Any]]:
-    """For each plugin how many nodes it refused; with `explain` also why, and which node was nearest to fitting.
+def counted(refusals: Mapping[str, int]) -> list[Mapping[str, Any]]:
+    """For each plugin how many nodes it refused."""
+    return [{"plugin": plugin, "nodes": nodes} for plugin, nodes in refusals.items()]
+
+
+def refused(diagnosis: Diagnosis) -> list[Mapping[str, Any]]:
+    """For each plugin how many nodes it refused, why, and which node was nearest to fitting.
 
     Reasons are left out where many nodes would have to be asked one by one; the message of the cycle has them.
     Refusals before any Filter was asked have `point` PreFilter.
     """
-    if explain:
-        return [_refusal(refusal) for refusal in diagnosis.by_plugin(_MOST_EXPLAINED)]
-    return [{"plugin": refusals.plugin, "nodes": len(refusals.positions)} for refusals in diagnosis.refusals]
+    return [_refusal(refusal) for refusal in diagnosis.by_plugin(_MOST_EXPLAINED)]
 
 
 def _refusal(refusal: RefusedBy) -> Mapping[str, Any]:

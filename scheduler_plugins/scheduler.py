@@ -16,6 +16,7 @@ from scheduler_plugins.binding import BoundElsewhere, PodGone
 from scheduler_plugins.cycle import Choose, NoFitError, NoNodesError, Placement, place
 from scheduler_plugins.framework import events
 from scheduler_plugins.framework.cache import Cache
+from scheduler_plugins.framework.kept import Kept
 from scheduler_plugins.framework.pod_info import PodInfo, PodReader
 from scheduler_plugins.framework.queue import SchedulingQueue
 from scheduler_plugins.framework.queued import QueuedPod
@@ -25,7 +26,7 @@ from scheduler_plugins.framework.state import PODS_TO_ACTIVATE, CycleState
 from scheduler_plugins.framework.status import Code, PluginFailure, Status, failed
 from scheduler_plugins.framework.waiting import DELETED, WaitingRoom
 from scheduler_plugins.metrics import SchedulerMetrics
-from scheduler_plugins.records import Cycle, Records, Scores, refused
+from scheduler_plugins.records import Cycle, Records, Scores, counted, refused
 from scheduler_plugins.report import SCHEDULER_ERROR, UNSCHEDULABLE, Reporter
 from slacktide.cluster.errors import Conflict
 from slacktide.objects import Pod, is_terminating
@@ -50,7 +51,7 @@ class Outside:
     """What the scheduler needs of the world.
 
     `submit` runs a binding beside the loop; `choose` breaks ties; `waiting` is what the plugins' handle has, too.
-    `records` keeps the last cycles for people.
+    `records` keeps the last cycles for people. `reuse`: pods that are alike share what was found out about the nodes.
     """
 
     pods: PodLookup
@@ -60,6 +61,7 @@ class Outside:
     choose: Choose
     waiting: WaitingRoom = field(default_factory=lambda: WaitingRoom(time.monotonic))
     records: Records = field(default_factory=lambda: Records(time.time))
+    reuse: bool = True
 
 
 @dataclass(slots=True)
@@ -101,6 +103,7 @@ class Scheduler:
         self._metrics = metrics
         self._outside = outside
         self._snapshots: dict[str, Snapshot] = {}
+        self._kept: dict[str, Kept] = {}
         self._cycles = 0
 
     def _framework_of(self, info: PodInfo) -> Framework:
@@ -110,6 +113,7 @@ class Scheduler:
         snapshot = self._snapshots.get(framework.profile)
         if snapshot is None:
             snapshot = self._snapshots[framework.profile] = framework.new_snapshot()
+            self._kept[framework.profile] = Kept()
         self._cache.refresh(snapshot)
         return snapshot
 
@@ -151,8 +155,10 @@ class Scheduler:
 
     def _find(self, attempt: _Attempt, snapshot: Snapshot) -> Placement:
         started = self._outside.monotonic()
+        framework = attempt.framework
+        kept = self._kept[framework.profile] if self._outside.reuse else None
         try:
-            return place(attempt.framework, attempt.state, attempt.info, snapshot, self._outside.choose)
+            return place(framework, attempt.state, attempt.info, snapshot, self._outside.choose, kept)
         finally:
             self._metrics.found(self._outside.monotonic() - started)
 
@@ -160,7 +166,7 @@ class Scheduler:
         message = str(error)
         attempt.queued.unschedulable_plugins |= error.diagnosis.unschedulable_plugins
         attempt.queued.pending_plugins |= error.diagnosis.pending_plugins
-        self._recorded(attempt, "unschedulable", message, refusals=refused(error.diagnosis, explain=True))
+        self._recorded(attempt, "unschedulable", message, refusals=refused(error.diagnosis))
         self._fail(attempt, "unschedulable", UNSCHEDULABLE, message, error.nominate)
 
     def _take(self, attempt: _Attempt, placement: Placement) -> None:
@@ -188,7 +194,7 @@ class Scheduler:
             evaluated=placement.evaluated,
             feasible=placement.feasible,
         )
-        self._recorded(attempt, "chosen", placement=placement, refusals=refused(placement.diagnosis, explain=False))
+        self._recorded(attempt, "chosen", placement=placement, refusals=counted(placement.refused))
 
     def _recorded(
         self,

@@ -107,13 +107,36 @@ class Scored:
     unrated: Mapping[str, str] = field(default_factory=dict)
 
 
-def ask_score(plugin: api.ScorePlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Scored:
-    """Scores of one plugin for `rows`; anything outside 0..100 after its `normalize` is an Error."""
+def ask_raw(
+    plugin: api.ScorePlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices
+) -> tuple[Status, NDArray[Any]]:
+    """(Success or Error, scores of one plugin for `rows` as it gives them)."""
     try:
         raw: NDArray[Any] = plugin.score_nodes(state, pod, snapshot, rows)
-        if len(raw) != len(rows):
-            text = f"plugin {plugin.name} scored {len(raw)} nodes, asked for {len(rows)}"
-            return Scored(failed(text).by(plugin.name))
+    except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
+        return _raised(plugin, "Score", error), _NO_SCORES
+    if len(raw) != len(rows):
+        text = f"plugin {plugin.name} scored {len(raw)} nodes, asked for {len(rows)}"
+        return failed(text).by(plugin.name), _NO_SCORES
+    return SUCCESS, raw
+
+
+def ask_score(plugin: api.ScorePlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Scored:
+    """Scores of one plugin for `rows`; anything outside 0..100 after its `normalize` is an Error."""
+    status, raw = ask_raw(plugin, state, pod, snapshot, rows)
+    return ask_normalised(plugin, state, pod, snapshot, rows, raw) if status.ok else Scored(status)
+
+
+def ask_normalised(
+    plugin: api.ScorePlugin,
+    state: CycleState,
+    pod: PodInfo,
+    snapshot: Snapshot,
+    rows: Indices,
+    raw: NDArray[Any],
+) -> Scored:
+    """The raw scores of one plugin for `rows`, normalised; anything outside 0..100 then is an Error."""
+    try:
         scores: NDArray[Any] = plugin.normalize(state, pod, raw)
         unrated = plugin.score_reasons(state, pod, snapshot, rows) if isinstance(plugin, ScoreReasons) else {}
     except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler

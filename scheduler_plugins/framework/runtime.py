@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +29,8 @@ from scheduler_plugins.framework.nominated import NominatedFilter, WhatIf
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.points import PluginLists
 from scheduler_plugins.framework.queued import QueuedPod
+from scheduler_plugins.framework.score_reasons import ScoreReasons
+from scheduler_plugins.framework.signing import Signer
 from scheduler_plugins.framework.snapshot import Column, Indices, Interned, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, Code, Status, failed, unresolvable
@@ -118,6 +120,7 @@ class Framework:
         self._post_bind = lists.at("postBind", [p for p in self.plugins if isinstance(p, api.PostBindPlugin)])
         self._weights = {plugin.name: weights.get(plugin.name) or 1 for plugin in self._score}
         self._sort = self._check(lists, weights)
+        self._signer = Signer((*self._pre_filter, *self._filter, *self._pre_score, *self._score))
         self.registrations = registrations_of(self.plugins, self._extenders)
 
     def _check(self, lists: PluginLists, weights: Mapping[str, int]) -> api.QueueSortPlugin:
@@ -228,6 +231,21 @@ class Framework:
             return PreFiltered(status, left, status)
         return PreFiltered(SUCCESS, left, unresolvable(by).by(", ".join(narrowers)))
 
+    def signature(self, pod: PodInfo, snapshot: Snapshot) -> Hashable | None:
+        """Equal for pods that a cycle would judge and rate alike now; None where a cycle serves one pod only.
+
+        That is so where a plugin looks beyond single nodes, an extender has a say, or room was made for somebody.
+        """
+        if self._nominations.nodes() or self.nominated_node(pod):
+            return None
+        if any(extender.interested(pod) for extender in self._extenders):
+            return None
+        return self._signer.sign(pod, snapshot)
+
+    def serves_others(self, state: CycleState) -> bool:
+        """Whether what a cycle with this state found out may serve another pod: words about nodes may not."""
+        return not any(isinstance(one, ScoreReasons) and one.name not in state.skip_score for one in self._score)
+
     def run_filter(
         self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices, diagnosis: Diagnosis
     ) -> tuple[Status, Indices]:
@@ -322,9 +340,7 @@ class Framework:
         self._observed("PreScore", status, started)
         if not status.ok:
             return status, ScoreTable(rows, totals, {})
-        started = self._monotonic()
         status, table = self._run_plugin_scores(state, pod, snapshot, rows)
-        self._observed("Score", status, started)
         if not status.ok:
             return status, ScoreTable(rows, totals, {})
         by_extender = score_by(self._extenders, pod, snapshot, rows) if self._extenders else {}
@@ -337,25 +353,37 @@ class Framework:
     def _run_plugin_scores(
         self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices
     ) -> tuple[Status, ScoreTable]:
-        status = SUCCESS
         totals = np.zeros(len(rows), dtype=np.int64)
         raw: dict[str, NDArray[Any]] = {}
         by_plugin: dict[str, NDArray[np.int64]] = {}
         unrated: dict[str, Mapping[str, str]] = {}
+
+        def ask(plugin: api.ScorePlugin) -> Status:
+            scored = ask_score(plugin, state, pod, snapshot, rows)
+            if scored.status.ok:
+                raw[plugin.name], by_plugin[plugin.name] = scored.raw, scored.normalised
+                if scored.unrated:
+                    unrated[plugin.name] = scored.unrated
+                totals[:] += scored.normalised * self._weights[plugin.name]
+            return scored.status
+
+        status = self.run_scorers(state, ask)
+        return status, ScoreTable(rows, totals, by_plugin, raw, self._weights, unrated=unrated)
+
+    def run_scorers(self, state: CycleState, ask: Callable[[api.ScorePlugin], Status]) -> Status:
+        """Score by `ask`, for each plugin that takes part in it; the first failure ends it."""
+        started = self._monotonic()
+        status = SUCCESS
         with self._clock.turn("Score", sampled=state.sampled) as turn:
             for plugin in self._score:
                 if plugin.name in state.skip_score:
                     continue
-                scored = turn.ask(ask_score, plugin, state, pod, snapshot, rows)
-                status = scored.status
+                status = turn.ask(ask, plugin)
                 if not status.ok:
                     break
-                raw[plugin.name], by_plugin[plugin.name] = scored.raw, scored.normalised
-                if scored.unrated:
-                    unrated[plugin.name] = scored.unrated
-                totals += scored.normalised * self._weights[plugin.name]
         self._observer.evaluated(self.profile, turn.asked, "Score")
-        return status, ScoreTable(rows, totals, by_plugin, raw, self._weights, unrated=unrated)
+        self._observed("Score", status, started)
+        return status
 
     def _run_pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:
         skipped: set[str] = set()

@@ -24,6 +24,8 @@ Bools = NDArray[np.bool_]
 
 _FIRST_CAPACITY: Final = 16
 _SPARE_VALUES: Final = 1024
+_MOST_CHANGES: Final = 4096
+"""So many changes are remembered; who asks for older ones is told that it was too long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class Snapshot:
         self.layout = 0
         """Rises when a row is given to another node: rows that were looked up before mean nothing any more."""
         self.generation = 0
+        self._changes: list[int] = []
+        self._forgotten_changes = 0
         # Plugins that share a column each name it.
         known = {column.name: column for column in (*_FIXED, *columns)}
         self._readers = [(column.name, column.read, column.of_object) for column in known.values()]
@@ -108,6 +112,17 @@ class Snapshot:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def version(self) -> int:
+        """Rises with each node that is put; for `changed_since`."""
+        return self._forgotten_changes + len(self._changes)
+
+    def changed_since(self, version: int) -> Indices | None:
+        """Rows put since `version`, in order, as long as `layout` is the same; None when that is too long ago."""
+        if version < self._forgotten_changes:
+            return None
+        return np.array(sorted(set(self._changes[version - self._forgotten_changes :])), dtype=np.intp)
 
     def all(self) -> Indices:
         """Rows of all nodes."""
@@ -190,6 +205,7 @@ class Snapshot:
         else:
             before = self.nodes[row]
             self.nodes[row] = node
+        self._note_change(row)
         self._counts.recount(row, node.name, before.pods, node.pods)
         same = before.node is node.node and before is not _NOBODY
         for name, read, of_object in self._readers:
@@ -203,6 +219,12 @@ class Snapshot:
                 labels[row] = self._label_values[key].id_of(node)
             self._write(self._allocatable, row, before.allocatable, node.allocatable)
         self._write(self._requested, row, before.requested, node.requested)
+
+    def _note_change(self, row: int) -> None:
+        if len(self._changes) == _MOST_CHANGES:
+            self._forgotten_changes += _MOST_CHANGES
+            self._changes.clear()
+        self._changes.append(row)
 
     def _new_row(self, node: NodeInfo) -> int:
         row = len(self.names)

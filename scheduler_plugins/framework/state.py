@@ -66,6 +66,17 @@ class CycleState:
         """Forget the value under `key`, if any."""
         self._values.pop(key.name, None)
 
+    def clear(self) -> None:
+        """Forget all that plugins wrote."""
+        self._values.clear()
+        self.skip_filter = self.skip_score = frozenset()
+
+    def share(self, other: CycleState) -> None:
+        """Take over what the plugins wrote to `other`, and which of them take no further part there."""
+        self._values.update(other._values)
+        self.skip_filter = other.skip_filter
+        self.skip_score = other.skip_score
+
     def clone(self) -> CycleState:
         """A copy for what-if questions: values that can clone themselves are copied, all others are shared."""
         copy = CycleState()

@@ -8,6 +8,7 @@ pile up on the most even node (kubernetes #129138).
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from scheduler_plugins.framework.interfaces import MAX_SCORE, PreScorePlugin, ScorePlugin
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Bools, Floats, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Status
@@ -46,7 +48,7 @@ class NodeResourcesBalancedAllocationArgs(
 _DEFAULT_ARGS: Final = NodeResourcesBalancedAllocationArgs()
 
 
-class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
+class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin, Reusable):
     """Judges by requests as they stand, without the defaults that NodeResourcesFit scores with."""
 
     name = "NodeResourcesBalancedAllocation"
@@ -62,6 +64,10 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
 
     def _asked(self, pod: PodInfo) -> bool:
         return any(pod.requests.get(name) for name in self._resources)
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Requests."""
+        return tuple(pod.requests.get(name) for name in self._resources)
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """75 where the pod changes nothing, up to 100 and down to 50; 0 everywhere for a pod that should be skipped."""

@@ -9,7 +9,7 @@ are not judged.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from scheduler_plugins.framework.interfaces import (
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Bools, Column, Floats, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable
@@ -38,7 +39,15 @@ from scheduler_plugins.plugins.batch_room import batch_resources, scaled
 from scheduler_plugins.plugins.batch_score import BatchForecastArgs, BatchScore
 from scheduler_plugins.plugins.expected_life import expected_life
 from scheduler_plugins.plugins.hints import assigned, node_of, pod_of
-from scheduler_plugins.plugins.node_forecast import AGE_COLUMNS, MISSING, forecast_of, latest_of, reader, trust
+from scheduler_plugins.plugins.node_forecast import (
+    AGE_COLUMNS,
+    MISSING,
+    forecast_of,
+    latest_of,
+    reader,
+    trust,
+    whole_seconds,
+)
 from scheduler_plugins.plugins.rows import index_of
 from slacktide import forecast as wire
 from slacktide.names import EXPECTED_LIFE_ANNOTATION, FORECAST_ANNOTATION
@@ -69,13 +78,13 @@ class _Judged:
     rooms: tuple[NDArray[np.int64], ...]
 
 
-class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions):
+class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions, Reusable):
     """Judges best-effort pods only."""
 
     name = "BatchForecast"
 
     def __init__(self, args: BatchForecastArgs, handle: Handle) -> None:
-        self._now = handle.wall_seconds
+        self._now = whole_seconds(handle.wall_seconds)
         self._resources = batch_resources(handle)
         self._life_counts = args.refuse_beyond_horizon
         self._score = BatchScore(args, handle, self._resources)
@@ -225,6 +234,17 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """0..100, see `batch_score`."""
         return self._score.of(pod, snapshot, rows)
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Batch requests and expected life of a best-effort pod; all others are alike."""
+        if pod.tier is not Tier.BE:
+            return ()
+        life = expected_life(pod) if self._life_counts else None
+        return None if isinstance(life, str) else (life, *(resource.need(pod) for resource in self._resources))
+
+    def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable | None:  # noqa: ARG002  # part of the protocol
+        """The second by which forecasts age."""
+        return self._now() if pod.tier is Tier.BE else ()
 
     def events_to_register(self) -> Sequence[Registration]:
         """A forecast that leaves more, more capacity, a new node, or a best-effort pod that left or shrank."""

@@ -29,7 +29,7 @@ from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.snapshot import Column, Floats, Indices, Snapshot
 from scheduler_plugins.plugins.batch_room import BatchResource, scaled
 from scheduler_plugins.plugins.bound_at import bound_at
-from scheduler_plugins.plugins.node_forecast import reader, share_of, trust
+from scheduler_plugins.plugins.node_forecast import reader, share_of, trust, whole_seconds
 from scheduler_plugins.plugins.rows import index_of
 from slacktide.errors import SettingsError
 from slacktide.forecast import Forecast
@@ -66,7 +66,8 @@ class BatchScore:
 
     def __init__(self, args: BatchForecastArgs, handle: Handle, resources: Sequence[BatchResource]) -> None:
         self._args = args
-        self._now = handle.wall_seconds
+        self._wall = handle.wall_seconds
+        self._now = whole_seconds(handle.wall_seconds)
         self._resources = resources
         self._total = args.headroom_weight + args.steady_weight + args.calm_weight + args.cold_weight
         if not self._total:
@@ -129,7 +130,7 @@ class BatchScore:
 
         So a node need not be read again as time goes by.
         """
-        times = [bound_at(pod, self._now) for pod in info.pods.values() if pod.tier is Tier.BE]
+        times = [bound_at(pod, self._wall) for pod in info.pods.values() if pod.tier is Tier.BE]
         if not times:
             return -math.inf
         last, fade = max(times), self._args.recent_seconds

@@ -10,7 +10,7 @@ Who is alike: pods of one namespace that `labelSelector` selects, or that have t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -37,6 +37,7 @@ from scheduler_plugins.framework.interfaces import (
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable
@@ -97,7 +98,7 @@ _BOOK: Final = StateKey[_Book]("DomainLimit/book")
 _LARGEST: Final = 1_000_000
 
 
-class DomainLimit(PreFilterPlugin, PreFilterExtensions, FilterPlugin, EnqueueExtensions):
+class DomainLimit(PreFilterPlugin, PreFilterExtensions, FilterPlugin, EnqueueExtensions, Reusable):
     """Counts alike pods by domain, once a cycle."""
 
     name = "DomainLimit"
@@ -141,6 +142,10 @@ class DomainLimit(PreFilterPlugin, PreFilterExtensions, FilterPlugin, EnqueueExt
         sums = DomainNumbers.summed(snapshot, domains, snapshot.pods_matching(limit.group))
         state.write(_BOOK, _Book(limit, sums))
         return PreFilterResult()
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Pods that are not limited are alike."""
+        return () if self._limit(pod) is None else None
 
     def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:  # noqa: ARG002  # part of the extension point
         """Counts `added` in the domain of `node`."""

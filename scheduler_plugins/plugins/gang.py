@@ -16,7 +16,7 @@ Source of the rules: kubernetes-sigs/scheduler-plugins coscheduling; of the name
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -42,6 +42,7 @@ from scheduler_plugins.framework.interfaces import (
 from scheduler_plugins.framework.pod_info import PodInfo, PodReader
 from scheduler_plugins.framework.queued import QueuedPod
 from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Snapshot
 from scheduler_plugins.framework.state import PODS_TO_ACTIVATE, CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable, unschedulable
@@ -87,7 +88,9 @@ class GangArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     ] = 10
 
 
-class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, PermitPlugin, EnqueueExtensions):
+class Gang(
+    PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, PermitPlugin, EnqueueExtensions, Reusable
+):
     """Judges pods of a gang only."""
 
     name = "Gang"
@@ -150,6 +153,10 @@ class Gang(PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, ReservePlugin, P
             return PreFilterResult()
         state.write(_REFUSED, value=True)
         return PreFilterResult(unresolvable(refusal))
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Pods of no gang are alike."""
+        return () if gang_of(pod) is None else None
 
     def _refusal(self, now: GangNow, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> Reason | None:
         """Why no pod of the gang is to be placed now."""

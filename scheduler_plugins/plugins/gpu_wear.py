@@ -17,7 +17,7 @@ ask for a GPU are rated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -29,6 +29,7 @@ from scheduler_plugins.framework.interfaces import MAX_SCORE, Handle, PreScorePl
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.score_reasons import MOST_REASONS, ScoreReasons
 from scheduler_plugins.framework.snapshot import Bools, Column, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
@@ -84,7 +85,7 @@ class _Read(NamedTuple):
     value: float = 0.0
 
 
-class GpuWear(PreScorePlugin, ScorePlugin, ScoreReasons):
+class GpuWear(PreScorePlugin, ScorePlugin, ScoreReasons, Reusable):
     """Raises SettingsError for arguments that contradict each other."""
 
     name = "GpuWear"
@@ -168,6 +169,10 @@ class GpuWear(PreScorePlugin, ScorePlugin, ScoreReasons):
     def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:  # noqa: ARG002  # part of the extension point
         """Skip for pods that ask for no GPU."""
         return SUCCESS if not self._args.resource or pod.requests.get(self._args.resource) else SKIP
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Pods that ask for no GPU are alike."""
+        return () if self._args.resource and not pod.requests.get(self._args.resource) else None
 
     def _fresh(self, snapshot: Snapshot, rows: Indices) -> Bools:
         age = self._wall() - snapshot.column(f"{self._prefix}/at")[rows]

@@ -8,7 +8,7 @@ loses its score, the cycle goes on.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -20,6 +20,7 @@ from scheduler_plugins.framework.interfaces import MAX_SCORE, Handle, PreScorePl
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.score_reasons import MOST_REASONS, ScoreReasons
 from scheduler_plugins.framework.snapshot import Column, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
@@ -43,7 +44,7 @@ class GpuWearLevelArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     resource: str = ""
 
 
-class GpuWearLevel(PreScorePlugin, ScorePlugin, ScoreReasons):
+class GpuWearLevel(PreScorePlugin, ScorePlugin, ScoreReasons, Reusable):
     """One number a node."""
 
     name = "GPUWearLevel"
@@ -70,6 +71,10 @@ class GpuWearLevel(PreScorePlugin, ScorePlugin, ScoreReasons):
     def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:  # noqa: ARG002  # part of the extension point
         """Skip for pods that do not ask for the resource."""
         return SUCCESS if not self._args.resource or pod.requests.get(self._args.resource) else SKIP
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Pods that do not ask for the resource are alike."""
+        return () if self._args.resource and not pod.requests.get(self._args.resource) else None
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """0..100."""

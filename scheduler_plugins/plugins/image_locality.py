@@ -7,7 +7,7 @@ Source: kubernetes pkg/scheduler/framework/plugins/imagelocality, 1.35.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -19,6 +19,7 @@ from scheduler_plugins.framework.interfaces import MAX_SCORE, PreScorePlugin, Sc
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Floats, Indices, Interned, Ints, Snapshot
 from scheduler_plugins.framework.state import CycleState, StateKey, StateMissing
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Status
@@ -70,7 +71,7 @@ def _tagged(image: str) -> str:
     return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"
 
 
-class ImageLocality(PreScorePlugin, ScorePlugin):
+class ImageLocality(PreScorePlugin, ScorePlugin, Reusable):
     """Looks an image up once on every node, and keeps what it found."""
 
     name = "ImageLocality"
@@ -104,6 +105,15 @@ class ImageLocality(PreScorePlugin, ScorePlugin):
         if all(images is None for images in values):
             return {}
         return {name: self._judged.of(_COLUMN, values, name, partial(_size, name), "int64") for name in _names(pod)}
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Images."""
+        return _names(pod)
+
+    def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable | None:
+        """How many nodes have each image: that decides what the image is worth on all of them."""
+        numbers = snapshot.interned(_COLUMN)[0]
+        return tuple(int(np.count_nonzero(found.take(numbers) >= 0)) for found in self._sizes(pod, snapshot).values())
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:
         """0 for little, 100 for as much as the pod can need; 0 to 100 already."""

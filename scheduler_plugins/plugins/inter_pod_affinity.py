@@ -39,6 +39,7 @@ from scheduler_plugins.framework.interfaces import (
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Bools, Indices, Ints, Snapshot, Terms
 from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable
@@ -117,7 +118,7 @@ _WEIGHTS: Final = StateKey[tuple[DomainNumbers, ...]]("InterPodAffinity/weights"
 
 
 class InterPodAffinity(
-    PreFilterPlugin, PreFilterExtensions, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions
+    PreFilterPlugin, PreFilterExtensions, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions, Reusable
 ):
     """Counts by domain the pods that terms are about, once a cycle, and judges each node by its domains."""
 
@@ -220,6 +221,23 @@ class InterPodAffinity(
             return np.zeros(len(scores), dtype=np.int64)
         scaled: NDArray[np.int64] = (MAX_SCORE * ((scores - least) / spread)).astype(np.int64)
         return scaled
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Pods without terms are alike, as far as no placed pod has terms about them."""
+        try:
+            terms = terms_of(pod)
+        except msgspec.ValidationError:
+            return None
+        return None if terms.affinity or terms.anti_affinity or terms.preferred else ()
+
+    def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable | None:
+        """None for a pod that a placed one minds or wishes near."""
+        labels = self._namespaces.labels(pod.pod.metadata.namespace)
+        if any(term.about(pod, labels) for term, _, _ in snapshot.terms_about(_PLACED_ANTI_AFFINITY, pod)):
+            return None
+        if any(wish.term.about(pod, labels) for wish, _, _ in snapshot.terms_about(_PLACED_WISHES, pod)):
+            return None
+        return ()
 
     def events_to_register(self) -> Sequence[Registration]:
         """A pod came, went or changed its labels, the pod itself too; a node came or changed a domain."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +21,7 @@ from scheduler_plugins.framework.interfaces import (
 )
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable
@@ -43,7 +44,7 @@ class NodeAffinityArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 _NOTHING_ADDED: Final = NodeAffinityArgs()
 
 
-class NodeAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions):
+class NodeAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions, Reusable):
     """Judges labels and name of the node, each distinct value of a label once."""
 
     name = "NodeAffinity"
@@ -92,6 +93,14 @@ class NodeAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, E
     def normalize(self, state: CycleState, pod: PodInfo, scores: NDArray[Any]) -> NDArray[np.int64]:  # noqa: ARG002  # part of the extension point
         """The best node gets 100."""
         return default_normalize(scores)
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """What the pod wants of its node; a pod that names nodes, or cannot be read, is one of its kind."""
+        try:
+            asked = wanted(pod)
+        except msgspec.ValidationError:
+            return None
+        return asked if asked.node_names() is None else None
 
     def events_to_register(self) -> Sequence[Registration]:
         """A node that matches and did not before; taints are named so that they wake nobody."""

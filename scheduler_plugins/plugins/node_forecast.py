@@ -7,6 +7,7 @@ sold), so that no data never counts as room.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -94,6 +95,14 @@ def reader(
 def share_of(now: int | None, capacity: int | None) -> float | None:
     """`now` as a share of `capacity`; None where either is not known."""
     return None if now is None or not capacity or capacity < 0 else max(0, now) / capacity
+
+
+def whole_seconds(wall_seconds: Callable[[], float]) -> Callable[[], float]:
+    """The clock in steps of a second, by which forecasts age: within a step pods that are alike are judged alike.
+
+    Ahead of the time rather than behind it, so that no forecast counts for longer than it is good for.
+    """
+    return lambda: float(math.ceil(wall_seconds()))
 
 
 AGE_COLUMNS: Final = (

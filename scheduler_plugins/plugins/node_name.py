@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from scheduler_plugins.framework.events import NODE, Action, ClusterEvent, Hint,
 from scheduler_plugins.framework.interfaces import EnqueueExtensions, FilterPlugin, PreFilterPlugin, PreFilterResult
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, Code, Reason
@@ -20,7 +21,7 @@ from scheduler_plugins.plugins.hints import node_of
 _REASON = (Reason("node(s) didn't match the requested node name"),)
 
 
-class NodeName(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
+class NodeName(PreFilterPlugin, FilterPlugin, EnqueueExtensions, Reusable):
     """Judges by spec.nodeName; silent for pods without one."""
 
     name = "NodeName"
@@ -35,6 +36,10 @@ class NodeName(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
         others = np.asarray(rows != snapshot.index.get(name, -1)) if name else np.zeros(len(rows), dtype=np.bool_)
         same_words = np.zeros(len(rows), dtype=np.int8)
         return Verdicts.where(others, Code.UNRESOLVABLE, lambda _: _REASON, kinds=same_words)
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """The node that the pod names."""
+        return pod.pod.spec.node_name
 
     def events_to_register(self) -> Sequence[Registration]:
         """Only the node of that name helps when it comes; taints are named so that they wake nobody."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from scheduler_plugins.framework.interfaces import EnqueueExtensions, FilterPlug
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import HostPort, PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Indices, Interned, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, Code, Reason
@@ -32,7 +33,7 @@ def _conflict(wanted: Iterable[HostPort], used: Iterable[HostPort]) -> bool:
     return any(port.conflicts(other) for port in wanted for other in taken)
 
 
-class NodePorts(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
+class NodePorts(PreFilterPlugin, FilterPlugin, EnqueueExtensions, Reusable):
     """Judges the host ports of the pods on the node, each distinct set of ports once."""
 
     name = "NodePorts"
@@ -55,6 +56,10 @@ class NodePorts(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
         taken = self._judged.of(_COLUMN, values, wanted, lambda used: _conflict(wanted, used))
         same_words = np.zeros(len(rows), dtype=np.int8)
         return Verdicts.where(taken.take(numbers.take(rows)), Code.UNSCHEDULABLE, lambda _: _REASON, kinds=same_words)
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Host ports."""
+        return pod.host_ports
 
     def events_to_register(self) -> Sequence[Registration]:
         """A new node, or a pod that gave a conflicting port back; taints are named so that they wake nobody."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from scheduler_plugins.framework.interfaces import (
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Bools, Floats, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SUCCESS, Code, Reason, Status
@@ -65,7 +66,7 @@ class NodeResourcesFitArgs(msgspec.Struct, frozen=True, kw_only=True, rename="ca
         return found + [f"scoringStrategy: {problem}" for problem in self.scoring_strategy.problems()]
 
 
-class NodeResourcesFit(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions):
+class NodeResourcesFit(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions, Reusable):
     """Judges pod count and each requested resource; a request above allocatable itself cannot be cured.
 
     Has little to prepare, and takes part in PreFilter and PreScore because configurations name it there.
@@ -137,6 +138,10 @@ class NodeResourcesFit(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """By the scoring strategy; 0 to 100 already."""
         return self._scorer.score(pod, snapshot, index_of(snapshot, rows), len(rows))
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Requests, and what counts for a container that states none."""
+        return tuple(sorted(pod.requests.items())), pod.nonzero_cpu_millis, pod.nonzero_memory_bytes
 
     def events_to_register(self) -> Sequence[Registration]:
         """A pod that left or shrank, a new node, or a node that grew in something that the pod asks for.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from scheduler_plugins.framework.interfaces import EnqueueExtensions, FilterPlug
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Column, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, Code, Reason
@@ -33,7 +34,7 @@ def _cordoned(node: NodeInfo) -> bool:
     return node.node is not None and node.node.spec.unschedulable
 
 
-class NodeUnschedulable(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
+class NodeUnschedulable(PreFilterPlugin, FilterPlugin, EnqueueExtensions, Reusable):
     """Judges by spec.unschedulable of the node."""
 
     name = "NodeUnschedulable"
@@ -55,6 +56,14 @@ class NodeUnschedulable(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
         return Verdicts.where(
             snapshot.column(_COLUMN).take(rows), Code.UNRESOLVABLE, lambda _: _REASON, kinds=same_words
         )
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Whether the pod minds the cordon."""
+        return _tolerates_cordon(pod)
+
+    def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable | None:  # noqa: ARG002  # part of the protocol
+        """Whether any node is cordoned."""
+        return bool(snapshot.column(_COLUMN).any())
 
     def events_to_register(self) -> Sequence[Registration]:
         """A node that is or becomes schedulable, or a toleration of the pod's own."""

@@ -7,7 +7,7 @@ Source: kubernetes pkg/scheduler/framework/plugins/nodevolumelimits (csi.go), 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +31,7 @@ from scheduler_plugins.framework.interfaces import (
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Bools, Indices, Ints, Snapshot
 from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, Code, Reason
@@ -91,7 +92,7 @@ def _limits(nodes: Sequence[CsiNode]) -> Limits:
 _WANTED: Final = StateKey[frozenset[Volume]]("NodeVolumeLimits/wanted")
 
 
-class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
+class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, EnqueueExtensions, Reusable):
     """Counts exactly only where the node could be full."""
 
     name = "NodeVolumeLimits"
@@ -178,6 +179,10 @@ class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
             return None
         driver = _IN_TREE_PROVISIONERS.get(storage.provisioner, storage.provisioner)
         return driver, f"claim {name.namespace}/{name.name}"
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Pods without volumes that are attached are alike."""
+        return () if not HasVolumes(1).matches(pod) else None
 
     def events_to_register(self) -> Sequence[Registration]:
         """A node got a driver or a higher limit; a pod with volumes left; a claim of the pod came or changed."""

@@ -7,6 +7,7 @@ other tiers are not rated.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from scheduler_plugins.framework.interfaces import MAX_SCORE, Handle, PreScorePlugin, ScorePlugin
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Floats, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Status
@@ -35,7 +37,7 @@ class PackingArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     memory_weight: _Weight = 1
 
 
-class Packing(PreScorePlugin, ScorePlugin):
+class Packing(PreScorePlugin, ScorePlugin, Reusable):
     """Raises SettingsError where nothing has a weight."""
 
     name = "Packing"
@@ -54,6 +56,10 @@ class Packing(PreScorePlugin, ScorePlugin):
     def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:  # noqa: ARG002  # part of the extension point
         """Skip for every tier but best effort, and for a pod that asks for nothing."""
         return SUCCESS if pod.tier is Tier.BE and self._asked(pod) else SKIP
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Batch requests of a best-effort pod; all others are alike."""
+        return tuple(resource.need(pod) for resource, _ in self._resources) if pod.tier is Tier.BE else ()
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """0..100; a node that cannot hold the pod gets 0 either way."""

@@ -38,6 +38,7 @@ from scheduler_plugins.framework.interfaces import (
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Bools, Indices, Interned, Ints, Snapshot
 from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable
@@ -116,7 +117,7 @@ _RATING: Final = StateKey[_Rating]("PodTopologySpread/rating")
 
 
 class PodTopologySpread(
-    PreFilterPlugin, PreFilterExtensions, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions
+    PreFilterPlugin, PreFilterExtensions, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions, Reusable
 ):
     """Counts alike pods by domain, once a cycle, and judges each node by its domains."""
 
@@ -244,6 +245,14 @@ class PodTopologySpread(
         if most == 0:
             return np.where(rated, MAX_SCORE, 0)
         return np.where(rated, MAX_SCORE * (most + least - scores) // most, 0)
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Pods without constraints of their own are alike, as far as they have none by default."""
+        return None if pod.pod.spec.topology_spread_constraints else ()
+
+    def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable | None:  # noqa: ARG002  # part of the protocol
+        """None for a pod that the default constraints bind."""
+        return () if not self._args.defaults or self._owners.of(pod) is None else None
 
     def events_to_register(self) -> Sequence[Registration]:
         """Alike pods come, go or change; the pod itself changes; nodes come, go or change what they count for."""

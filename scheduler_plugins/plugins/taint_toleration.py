@@ -5,7 +5,7 @@ Nodes with fewer PreferNoSchedule taints that the pod does not tolerate are bett
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from scheduler_plugins.framework.interfaces import (
 )
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Indices, Interned, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status
@@ -33,7 +34,7 @@ from scheduler_plugins.plugins.rows import index_of
 from scheduler_plugins.plugins.tolerations import TAINTS, Taints, disliked, forbidden, tolerations_of, untolerated
 
 
-class TaintToleration(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions):
+class TaintToleration(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, EnqueueExtensions, Reusable):
     """Judges each distinct set of taints once for each set of tolerations."""
 
     name = "TaintToleration"
@@ -75,6 +76,15 @@ class TaintToleration(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin
     def normalize(self, state: CycleState, pod: PodInfo, scores: NDArray[Any]) -> NDArray[np.int64]:  # noqa: ARG002  # part of the extension point
         """The fewer the better."""
         return default_normalize(scores, reverse=True)
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Tolerations."""
+        return tolerations_of(pod)
+
+    def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable | None:
+        """Whether there is anything to judge, and to rate."""
+        flags, counts = forbidden(pod, snapshot, self._judged)[0], disliked(pod, snapshot, self._judged)[0]
+        return bool(flags.any()), bool(counts.any())
 
     def events_to_register(self) -> Sequence[Registration]:
         """A node whose taints are tolerated now, or a toleration of the pod's own."""

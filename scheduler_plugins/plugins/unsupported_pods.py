@@ -7,13 +7,14 @@ such as a file share, put no demand on where the pod runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from scheduler_plugins.framework.events import UNSCHEDULABLE_POD, Action, ClusterEvent, Hint, Registration
 from scheduler_plugins.framework.interfaces import EnqueueExtensions, PreFilterPlugin, PreFilterResult
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, unresolvable
@@ -42,7 +43,7 @@ def unsupported(pod: PodInfo) -> tuple[str, ...]:
     return tuple(found)
 
 
-class UnsupportedPods(PreFilterPlugin, EnqueueExtensions):
+class UnsupportedPods(PreFilterPlugin, EnqueueExtensions, Reusable):
     """Refuses the pod as a whole."""
 
     name = "UnsupportedPods"
@@ -51,6 +52,10 @@ class UnsupportedPods(PreFilterPlugin, EnqueueExtensions):
         """Skip for pods that can be judged."""
         found = unsupported(pod)
         return PreFilterResult(unresolvable(*found) if found else SKIP)
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """All that can be judged are alike."""
+        return None if unsupported(pod) else ()
 
     def events_to_register(self) -> Sequence[Registration]:
         """Only a change of the pod itself helps."""

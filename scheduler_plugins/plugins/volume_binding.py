@@ -7,7 +7,7 @@ Source: kubernetes pkg/scheduler/framework/plugins/volumebinding, 1.35.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -34,6 +34,7 @@ from scheduler_plugins.framework.interfaces import (
 )
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Bools, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, Code, Reason, unresolvable
@@ -76,7 +77,7 @@ class _Reach:
 _REACH: Final = StateKey[_Reach]("VolumeBinding/reach")
 
 
-class VolumeBinding(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
+class VolumeBinding(PreFilterPlugin, FilterPlugin, EnqueueExtensions, Reusable):
     """Judges the node affinity of bound volumes."""
 
     name = "VolumeBinding"
@@ -132,6 +133,10 @@ class VolumeBinding(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
             reached &= matching_rows(wanted, snapshot, rows, self._judged)
         same_words = np.zeros(len(rows), dtype=np.int8)
         return Verdicts.where(~reached, Code.UNRESOLVABLE, lambda _: _OUT_OF_REACH, kinds=same_words)
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Pods without claims are alike."""
+        return () if not claims_of(pod) else None
 
     def events_to_register(self) -> Sequence[Registration]:
         """A claim of the pod, any volume or class came or changed; a node came or was labelled."""

@@ -5,7 +5,7 @@ Source: kubernetes pkg/scheduler/framework/plugins/volumerestrictions, 1.35.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from scheduler_plugins.framework.interfaces import (
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Bools, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable
@@ -70,7 +71,7 @@ class _Book:
 _BOOK: Final = StateKey[_Book]("VolumeRestrictions/book")
 
 
-class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterPlugin, EnqueueExtensions):
+class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterPlugin, EnqueueExtensions, Reusable):
     """A claim for one pod that another uses refuses every node; removing that pod may help."""
 
     name = "VolumeRestrictions"
@@ -119,6 +120,10 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterPlugin, Enq
         return Verdicts.where(
             refused, Code.UNSCHEDULABLE, lambda i: _DISK_TAKEN if taken[i] else _CLAIM_TAKEN, kinds=taken.view(np.int8)
         )
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Pods that need no volume of this kind are alike."""
+        return () if not claims_of(pod) and not disks_of(pod) else None
 
     def events_to_register(self) -> Sequence[Registration]:
         """A pod with such a disk or claim left; a new node; a claim of the pod came or changed."""

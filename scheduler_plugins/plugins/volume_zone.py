@@ -6,7 +6,7 @@ Source: kubernetes pkg/scheduler/framework/plugins/volumezone, 1.35.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from scheduler_plugins.framework.interfaces import (
 )
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import NoArgs, Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.snapshot import Bools, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState, StateKey
 from scheduler_plugins.framework.status import SKIP, Code, Reason, unresolvable
@@ -60,7 +61,7 @@ class _Place:
 _PLACES: Final = StateKey[tuple[_Place, ...]]("VolumeZone/places")
 
 
-class VolumeZone(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
+class VolumeZone(PreFilterPlugin, FilterPlugin, EnqueueExtensions, Reusable):
     """Judges the zones of volumes by the distinct values of node labels."""
 
     name = "VolumeZone"
@@ -102,6 +103,10 @@ class VolumeZone(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
             here &= _in_place(place, snapshot)
         same_words = np.zeros(len(rows), dtype=np.int8)
         return Verdicts.where((zoned & ~here)[rows], Code.UNRESOLVABLE, lambda _: _OTHER_ZONE, kinds=same_words)
+
+    def reuse_key(self, pod: PodInfo) -> Hashable | None:
+        """Pods without claims are alike."""
+        return () if not claims_of(pod) else None
 
     def events_to_register(self) -> Sequence[Registration]:
         """A claim of the pod, any volume or class came or changed; a node came or its zone changed."""
