@@ -47,14 +47,15 @@ class Decisions:
 
     def decide(
         self, snapshot: NodeSnapshot, settings: AgentSettings, asked: Callable[[Policy], bool] = everyone
-    ) -> None:
-        """Ask the policies that `asked` names; the others keep what they wanted."""
+    ) -> NodeSnapshot:
+        """Ask the policies that `asked` names; the others keep what they wanted. The picture with its judgement."""
         if not snapshot.urgent:
             self._cpi = learned(self._cpi, snapshot, settings.shortage)
         snapshot = replace(snapshot, shortage=shortage(snapshot, settings.shortage, self._cpi))
         for policy in self._policies:
             if asked(policy):
                 self._ask(policy, snapshot, settings)
+        return snapshot
 
     def _ask(self, policy: Policy, snapshot: NodeSnapshot, settings: AgentSettings) -> None:
         own = getattr(settings, policy.name)

@@ -282,7 +282,7 @@ class Loop:
         self._held = held = held or ("" if primed else "first look: rates need a second one")
         plan = Plan()
         if not held:
-            self._decisions.decide(snapshot, self._settings())
+            snapshot = self._decisions.decide(snapshot, self._settings())
             plan = self._apply(self._decisions.plan())
             self._place(plan)
             self._sent = plan.victims

@@ -105,6 +105,9 @@ class AgentMetrics:
         self._pressure = Gauge(
             "slacktide_agent_ls_pressure", "LS pressure; NaN is unknown.", ["kind"], registry=registry
         )
+        self._short = Gauge(
+            "slacktide_agent_ls_short", "1 while LS is short of CPU because of BE; NaN is unknown.", registry=registry
+        )
         self._steal = Gauge(
             "slacktide_agent_steal_ratio", "CPU time that the hypervisor took; NaN is unknown.", registry=registry
         )
@@ -147,6 +150,8 @@ class AgentMetrics:
         self._pressure.clear()
         if snapshot.pressure is not None:
             self._pressure.labels(snapshot.pressure.kind).set(snapshot.pressure.value)
+        short = snapshot.shortage.short if snapshot.shortage is not None else None
+        self._short.set(_or_nan(short))
         for name, rung in turn.plan.rungs.items():
             self._rungs.labels(name).set(rung.level)
         self._closed.set(1 if turn.plan.closed else 0)

@@ -11,7 +11,7 @@ from agent.live import Live, status_of
 from agent.loop import Turn
 from agent.metrics import COUNTED, AgentMetrics
 from agent.policy.base import Plan, Request
-from agent.pressure import Pressure
+from agent.pressure import Pressure, Shortage
 from agent.snapshot import NodeSnapshot, PodIdentity, PodSnapshot
 from slacktide.status import AgentStatus, Usage
 from slacktide.tier import Tier
@@ -26,7 +26,7 @@ BE = PodSnapshot(
 )
 
 
-def turn(number=1, held="", limit=300, pressure=None, **tiers):
+def turn(number=1, held="", limit=300, pressure=None, shortage=None, **tiers):
     settings = {
         ("kubepods/be", knob): Request(policy="p", group="kubepods/be", knob=knob, value=value, reason="r")
         for knob, value in ((Knob.IDLE, 1), (Knob.QUOTA, limit))
@@ -42,6 +42,7 @@ def turn(number=1, held="", limit=300, pressure=None, **tiers):
             tiers={Tier(name): usage for name, usage in tiers.items()},
             pods=(BE,),
             pressure=pressure,
+            shortage=shortage,
             unmatched=3,
         ),
         plan=Plan(settings=settings, reasons={"suppress": "because"}, be_limit_millis=limit),
@@ -86,6 +87,9 @@ def test_metrics_leave_unknown_figures_out_and_count_what_was_added():
     assert value("writes_total") == 5
     assert value("turn_seconds_count") == 2
     assert value("be_quota_millis") == 300
+    assert math.isnan(value("ls_short"))
+    metrics.turn(turn(shortage=Shortage(short=True, calm=False, reason="it waits")), {}, 0, connected=False)
+    assert value("ls_short") == 1
     assert value("unmatched_cgroups") == 3
     assert math.isnan(value("tier_cpu_millis", tier="LS"))
     assert value("ls_pressure", kind="run-delay") is None
