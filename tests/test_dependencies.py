@@ -109,7 +109,7 @@ def test_every_package_of_the_repository_is_in_the_distribution():
     included = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
     tops = {name for name in included if not name.endswith(".*")}
     assert set(included) == {name for top in tops for name in (top, f"{top}.*")}
-    not_installed = {"benchmarks", "tests"}
+    not_installed = {"benchmarks", "deploy", "tests"}
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - not_installed
     assert tops == packages
     assert all((ROOT / top / "py.typed").exists() for top in tops)
