@@ -50,11 +50,12 @@ class Workload(View, frozen=True):
 DEPLOYMENTS: Final = Kind("apps/v1", "Deployment", "deployments", True, Workload)
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """The first true value of `condition`."""
+def wait_for(condition: Callable[[], Any], what: str | Callable[[], str], seconds: float = 60.0) -> Any:
+    """The first true value of `condition`; `what` is what it waits for, in words."""
     deadline = time.monotonic() + seconds * PATIENCE
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"no {what} within {seconds:.0f} s"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no {what if isinstance(what, str) else what()} within {seconds:.0f} s")
         time.sleep(0.05)
     return found
 
@@ -138,10 +139,13 @@ class Cluster:
 
     def offers(self, node: str, cpu_millis: int) -> None:
         """Wait until a node offers exactly so much, in annotation and status."""
-        wait_for(
-            lambda: self.reclaimable(node) == self.published(node) == cpu_millis,
-            f"offer of {cpu_millis} on {node} (now {self.reclaimable(node)}, {self.published(node)})",
-        )
+        seen: list[int | None] = []
+
+        def good() -> bool:
+            seen[:] = [self.reclaimable(node), self.published(node)]
+            return seen == [cpu_millis, cpu_millis]
+
+        wait_for(good, lambda: f"offer of {cpu_millis} on {node}, which has {seen} in annotation and status")
 
     def words(self, namespace: str, app: str) -> str:
         """Why a pod of a Deployment is not placed; empty when none says."""
@@ -225,12 +229,9 @@ class Product:
         with self._running("scheduler_plugins.extender_main", "extender", {"--listen": f"127.0.0.1:{port}"}) as started:
             yield started
 
-    @contextlib.contextmanager
-    def agent(self, node: str, **settings: str) -> Iterator[Daemon]:
-        """An agent on the real files of this machine."""
-        flags = _flags(settings) | {"--node": node, "--state-dir": f"{self.directory}/agent"}
-        with self._running("agent", "agent", flags) as started:
-            yield started
+    def daemon(self, module: str, name: str, **settings: str) -> contextlib.AbstractContextManager[Daemon]:
+        """Any other daemon, ready; `drill__listen="unix:/x"` is --drill.listen unix:/x."""
+        return self._running(module, name, _flags(settings))
 
     @contextlib.contextmanager
     def _running(self, module: str, name: str, flags: Mapping[str, str]) -> Iterator[Daemon]:
@@ -250,5 +251,4 @@ class Product:
 
 
 def _flags(settings: Mapping[str, str]) -> dict[str, str]:
-    """`drill__load="true"` is --drill.load true."""
     return {f"--{key.replace('__', '.').replace('_', '-')}": value for key, value in settings.items()}
