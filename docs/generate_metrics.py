@@ -44,7 +44,7 @@ _HEAD: Final = """\
 <!-- Written by docs/generate_metrics.py from what the daemons register; `make pytest` fails when it is out of date. -->
 
 All that the daemons export at `/metrics`. A figure that is not known has no series, or is NaN; it is never 0. Counters
-end in `_total`, units are in the names. [Dashboards and alerts](dashboards.md) use them, [runbooks](runbooks.md) explain.
+end in `_total`, units are in the names. See [dashboards and alerts](dashboards.md) and [runbooks](runbooks.md).
 
 No metric has a label for a pod. The only one that grows with the cluster is `node`, on the predictor, for
 `metrics.nodes_max` nodes at most.
