@@ -35,17 +35,26 @@ def resolve(host: str, port: int) -> list[str]:
     return [f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}" for ip, family in addresses.items()]
 
 
-def endpoints(targets: list[str], look_up: Resolve = resolve) -> list[str]:
-    """What to connect to. A name with one address or none stays a name: gRPC looks it up at each connect."""
-    found: dict[str, None] = {}
+def endpoints(targets: list[str], look_up: Resolve = resolve) -> dict[str, str]:
+    """What to connect to, each with the host that its certificate must be for (empty for a socket).
+
+    A name with one address or none stays a name: gRPC looks it up at each connect.
+    """
+    found: dict[str, str] = {}
     for target in targets:
         named = _name_of(target)
         addresses = sorted(look_up(*named)) if named is not None else []
         # Both families of one host are one host: replicas are told apart within a family.
         families = [[a for a in addresses if a.startswith("[") is six] for six in (False, True)]
         several = max(families, key=len)
-        found.update(dict.fromkeys(several if len(several) > 1 else [target]))
-    return list(found)
+        for address in several if len(several) > 1 else [target]:
+            found.setdefault(address, host_of(target))
+    return found
+
+
+def host_of(target: str) -> str:
+    """The host of an address as it is written; empty for a socket."""
+    return "" if target.startswith(_UNIX) else target.rpartition(":")[0].strip("[]")
 
 
 def _name_of(target: str) -> tuple[str, int] | None:

@@ -16,9 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-import grpc
-
-from agent.endpoints import Resolve, endpoints, has_names, resolve, split
+from agent.endpoints import Resolve, endpoints, has_names, host_of, resolve, split
 from agent.receivers import Receiver, Receivers
 from agent.settings import ReportSettings
 from agent.spool import Spool
@@ -26,30 +24,44 @@ from agent.stream import Streamer
 from agent.window import Sample
 from agent.wire import encode_sample
 from slacktide.observe import get_logger
+from slacktide.transport import ClientFiles, Connection, connection_to
 
 _LOG: Final = get_logger("agent.report")
 _QUEUE_SAMPLES: Final = 256
 _STOP_SECONDS: Final = 5.0
 
-Dial = Callable[[str], grpc.Channel]
+Dial = Callable[[str, str], Connection]
+"""Address and the host that its certificate must be for to a connection. Raises TransportError."""
 
 
-def channel_to(target: str, settings: ReportSettings) -> grpc.Channel:
-    """A channel to `unix:/path` or `HOST:PORT`. Pings agree with the predictor's limits (one a minute at most)."""
-    return grpc.insecure_channel(
-        target,
-        options=[
-            ("grpc.keepalive_time_ms", int(settings.keepalive_seconds * 1000)),
-            ("grpc.keepalive_timeout_ms", 10_000),
-            ("grpc.keepalive_permit_without_calls", 0),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.enable_http_proxy", 0),
-        ],
+def files_of(settings: ReportSettings) -> ClientFiles:
+    """The files that a connection to a predictor needs."""
+    return ClientFiles(
+        ca_file=settings.ca_file,
+        certificate_file=settings.certificate_file,
+        key_file=settings.key_file,
+        token_file=settings.token_file,
+        insecure=settings.insecure,
+        setting="report",
     )
+
+
+def dial(target: str, host: str, settings: ReportSettings) -> Connection:
+    """A connection to `unix:/path` or `HOST:PORT`. Pings agree with the predictor's limits (one a minute at most)."""
+    options = [
+        ("grpc.keepalive_time_ms", int(settings.keepalive_seconds * 1000)),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    return connection_to(target, settings.server_name or host, files_of(settings), options)
 
 
 class Reporter:
     """`targets` are the predictors, comma separated; empty reports nowhere and only spools.
+
+    Raises SettingsError for targets that these settings cannot reach safely.
 
     `counters`: sent, acknowledged, refused, streams, failures of all streams together, queue_drops. `connected` while
     acks come from any.
@@ -63,7 +75,7 @@ class Reporter:
         settings: ReportSettings,
         targets: str,
         *,
-        dial: Dial | None = None,
+        connect: Dial | None = None,
         look_up: Resolve = resolve,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -74,7 +86,8 @@ class Reporter:
         self._spool = spool
         self._settings = settings
         self._targets = split(targets)
-        self._dial = dial or (lambda target: channel_to(target, settings))
+        files_of(settings).check(self._targets)
+        self._dial = connect or (lambda target, host: dial(target, host, settings))
         self._look_up = look_up
         self._clock = clock
         self._wall = wall
@@ -114,7 +127,7 @@ class Reporter:
             # Looking up may take long, and the control loop waits for nobody.
             self._threads.append(threading.Thread(target=self._resolve_loop, name="resolve", daemon=True))
         else:
-            self._connect(self._targets)
+            self._connect({target: host_of(target) for target in self._targets})
         for thread in self._threads:
             thread.start()
 
@@ -159,29 +172,29 @@ class Reporter:
             self._connect(endpoints(self._targets, self._look_up))
             self._stopping.wait(self._settings.resolve_seconds)
 
-    def _connect(self, wanted: list[str]) -> None:
+    def _connect(self, wanted: dict[str, str]) -> None:
         """Have a stream to each of `wanted` and to nobody else."""
         ending: list[Streamer] = []
         with self._lock:
-            for target in self._streamers.keys() - wanted:
+            for target in self._streamers.keys() - wanted.keys():
                 streamer, receiver = self._streamers.pop(target)
                 self._receivers.remove(receiver)
                 self._ended.update(streamer.counters)
                 ending.append(streamer)
-            for target in wanted:
+            for target, host in wanted.items():
                 if target not in self._streamers and not self._stopping.is_set():
-                    self._streamers[target] = self._open(target)
+                    self._streamers[target] = self._open(target, host)
         for streamer in ending:
             streamer.stop()
 
-    def _open(self, target: str) -> tuple[Streamer, Receiver]:
+    def _open(self, target: str, host: str) -> tuple[Streamer, Receiver]:
         receiver = self._receivers.add(target)
         streamer = Streamer(
             self._node,
             self._boot_id,
             receiver,
             self._settings,
-            lambda: self._dial(target),
+            lambda: self._dial(target, host),
             clock=self._clock,
             wall=self._wall,
             jitter=self._jitter,

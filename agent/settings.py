@@ -54,6 +54,19 @@ class ReportSettings(Settings, frozen=True):
     resolve_seconds: Annotated[
         float, Meta(ge=0.1, le=3600, description="predictors with a name are looked up this often")
     ] = 30.0
+    ca_file: Annotated[
+        str,
+        Meta(description="PEM certificates that a predictor at HOST:PORT must be signed by; read again when changed"),
+    ] = ""
+    server_name: Annotated[
+        str, Meta(description="name in the predictor's certificate; empty is the host as `predictor` has it")
+    ] = ""
+    token_file: Annotated[
+        str, Meta(description="file with the token that says which node this is; read again when it changes")
+    ] = ""
+    certificate_file: Annotated[str, Meta(description="PEM client certificate, instead of a token")] = ""
+    key_file: Annotated[str, Meta(description="PEM key of the client certificate")] = ""
+    insecure: Annotated[bool, Meta(description="plaintext to a predictor at a loopback HOST:PORT")] = False
     backoff_seconds: Annotated[float, Meta(ge=0.05, le=60, description="first pause before a reconnect")] = 0.5
     backoff_max_seconds: Annotated[float, Meta(ge=0.1, le=600, description="longest pause before a reconnect")] = 15.0
 

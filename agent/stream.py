@@ -1,6 +1,7 @@
 """One long gRPC stream to one predictor: sends what waits for it, oldest first, and notes what it acknowledges.
 
 What was sent and not acknowledged is sent again on the next stream; the predictor takes duplicates as what they are.
+When the files change that say who we are and whom to trust, the stream ends between two samples and another follows.
 """
 
 from __future__ import annotations
@@ -19,18 +20,25 @@ from agent.receivers import Receiver
 from agent.settings import ReportSettings
 from agent.wire import request_of
 from slacktide.observe import get_logger
+from slacktide.transport import Connection, TransportError
 from slacktide.v1 import usage_pb2, usage_pb2_grpc
 
 _LOG: Final = get_logger("agent.report")
 _POLL_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 5.0
+_FILES_SECONDS: Final = 2.0
+"""How often the files of a connection are looked at."""
 
-Connect = Callable[[], grpc.Channel]
+Connect = Callable[[], Connection]
+"""Opens a connection. Raises TransportError while what it needs cannot be read."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """One stream: what was sent last, since when nothing was acknowledged, until when to be silent."""
+    """One stream: what was sent last, since when nothing was acknowledged, until when to be silent.
+
+    `renewing`: its credentials have changed, so nothing more is sent, and it ends once all is acknowledged.
+    """
 
     boot_id: str
     progress_at: float
@@ -39,6 +47,8 @@ class _Session:
     silent_until: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
     call: grpc.Call | None = None
+    files_at: float = 0.0
+    renewing: bool = False
 
 
 class Streamer:
@@ -71,7 +81,7 @@ class Streamer:
         self._stopping = threading.Event()
         self._session: _Session | None = None
         self._thread = threading.Thread(target=self._stream_loop, name="stream", daemon=True)
-        self._away = False
+        self._away = ""
         self.counters: Counter[str] = Counter()
         self.connected = False
 
@@ -105,7 +115,10 @@ class Streamer:
             try:
                 self._stream()
             except grpc.RpcError as error:
-                self._failed(error)
+                code, detail = getattr(error, "code", None), getattr(error, "details", None)
+                self._failed(str(code() if code else None), str(detail() if detail else ""))
+            except TransportError as error:
+                self._failed("CREDENTIALS", str(error))
             except Exception:  # noqa: BLE001 - the one guard around a stream; logged and counted
                 self.counters["failures"] += 1
                 _LOG.exception("the stream failed in a way nobody foresaw; it is opened anew")
@@ -115,48 +128,56 @@ class Streamer:
             self._stopping.wait(pause * (0.5 + self._jitter()))
             pause = min(self._settings.backoff_max_seconds, pause * 2)
 
-    def _failed(self, error: grpc.RpcError) -> None:
+    def _failed(self, code: str, detail: str) -> None:
+        """Tell it when it begins, and when it becomes something else."""
         self.counters["failures"] += 1
-        code, detail = getattr(error, "code", None), getattr(error, "details", None)
-        if not self._stopping.is_set() and not self._away:
-            self._away = True
-            _LOG.warning(
-                "predictor away, samples are spooled",
-                predictor=self._spool.name,
-                code=str(code() if code else None),
-                detail=detail() if detail else "",
-            )
+        if not self._stopping.is_set() and self._away != code:
+            self._away = code
+            _LOG.warning("predictor away, samples are spooled", predictor=self._spool.name, code=code, detail=detail)
 
     def _stream(self) -> None:
-        """One stream from connect to end. Raises grpc.RpcError."""
-        channel = self._connect()
+        """One stream from connect to end. Raises grpc.RpcError, TransportError."""
+        connection = self._connect()
         session = _Session(self._spool.oldest_boot() or self._boot_id, self._clock())
         self._session = session
         try:
-            stub = usage_pb2_grpc.UsageServiceStub(channel)
-            call = stub.Report(self._requests(session), timeout=self._settings.stream_seconds)
+            stub = usage_pb2_grpc.UsageServiceStub(connection.channel)
+            call = stub.Report(
+                self._requests(session, connection.stale),
+                timeout=self._settings.stream_seconds,
+                metadata=connection.metadata,
+            )
             session.call = call
             self.counters["streams"] += 1
             for response in call:
                 self._take(session, response)
+        except grpc.RpcError:
+            if not (session.renewing and not session.in_flight):
+                raise
         finally:
             session.done.set()
             self.notify()
-            channel.close()
+            connection.channel.close()
 
-    def _requests(self, session: _Session) -> Iterator[usage_pb2.ReportRequest]:
+    def _requests(self, session: _Session, stale: Callable[[], bool]) -> Iterator[usage_pb2.ReportRequest]:
         """What to send, as it comes up; runs on a thread of gRPC."""
         while not (session.done.is_set() or self._stopping.is_set()):
             now = self._clock()
-            message = self._next(session) if now >= session.silent_until else None
+            if now >= session.files_at:
+                session.files_at = now + _FILES_SECONDS
+                session.renewing = session.renewing or stale()
+            silent = session.renewing or now < session.silent_until
+            message = None if silent else self._next(session)
             if message is not None:
                 self.counters["sent"] += len(message.samples)
                 yield message
                 continue
-            if self._overdue(session, now) and session.call is not None:
+            overdue = self._overdue(session, now)
+            if overdue:
                 _LOG.warning(
                     "no receipt from the predictor, the stream is opened anew", seconds=now - session.progress_at
                 )
+            if (overdue or (session.renewing and not session.in_flight)) and session.call is not None:
                 session.call.cancel()
                 return
             with self._wake:
@@ -188,7 +209,7 @@ class Streamer:
     def _take(self, session: _Session, response: usage_pb2.ReportResponse) -> None:
         self.connected = True
         if self._away:
-            self._away = False
+            self._away = ""
             _LOG.info("predictor is back", predictor=self._spool.name, waiting=self._spool.waiting())
         now = self._clock()
         if response.HasField("retry_after_millis"):

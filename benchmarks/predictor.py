@@ -80,6 +80,7 @@ class Predictor:
         flags = {
             "--cluster.server": f"unix:{self.directory}/nobody.sock",
             "--listen": self.address,
+            "--insecure": "true",
             "--history-dir": f"{self.directory}/history",
             "--observe.listen": f"unix:{self.directory}/observe.sock",
             "--forecast.window-days": str(DAYS),
@@ -113,16 +114,17 @@ class Predictor:
         return int(line.split()[1]) / 1024
 
     def metrics(self, *names: str) -> list[float]:
-        """Metrics without labels, 0 for one that has no value. Only these are asked for: all would cost what is
-        measured here."""
+        """Metrics, summed over their labels, 0 for one that has no value. Only these are asked for: all would cost what
+        is measured here."""
         query = "&".join(f"name[]=slacktide_predictor_{name}" for name in names)
         found: dict[str, float] = {}
         with contextlib.suppress(OSError, http.client.HTTPException):
             _, body = get(f"{self.directory}/observe.sock", f"/metrics?{query}", 10.0)
             for line in body.decode().splitlines():
                 if not line.startswith("#"):
-                    name, value = line.removeprefix("slacktide_predictor_").rsplit(" ", 1)
-                    found[name] = float(value)
+                    series, value = line.removeprefix("slacktide_predictor_").rsplit(" ", 1)
+                    name = series.partition("{")[0]
+                    found[name] = found.get(name, 0.0) + float(value)
         return [found.get(name, 0.0) for name in names]
 
     def metric(self, name: str) -> float:
@@ -270,6 +272,9 @@ def steady(nodes: int, seconds: float, period: float, days: int) -> dict[str, An
             "nodes": nodes,
             "samples_sent": sent,
             "samples_lost": sent - int(running.metric("samples_total")),
+            # Of those, what was refused for good, and what was taken for a repeat.
+            "samples_refused": int(running.metric("refused_samples_total")),
+            "samples_duplicate": int(running.metric("duplicate_samples_total")),
             # Of those, what agents still had and would have sent again: 0 unless the end came too soon.
             "samples_waiting": sum(outcome.waiting for outcome in outcomes),
             "cores": cores,

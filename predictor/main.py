@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from predictor import prior
+from predictor.auth import Gate
 from predictor.board import Board
 from predictor.clock import SystemClock
 from predictor.engine import Engine
@@ -24,22 +25,25 @@ from predictor.metrics import Metrics
 from predictor.models import UnknownModel, create
 from predictor.models.base import Model
 from predictor.peaks import Peaks, Resource, state_key
+from predictor.permissions import AUTH_PERMISSIONS, LEASE_NAME, PERMISSIONS
 from predictor.publisher import Publisher, names_of
 from predictor.service import RpcServer
 from predictor.settings import PredictorSettings
 from predictor.storage import set_aside, set_log_aside
 from predictor.writer import Place, Writer, WriterRules
-from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, Informer, LeaderElector, connect
+from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, Informer, LeaderElector, Rights, connect
 from slacktide.cluster.events import EventRecorder
 from slacktide.errors import SettingsError
 from slacktide.names import SYSTEM_NAMESPACE
 from slacktide.objects import Node, Pod
 from slacktide.observe import Daemon, run_daemon
+from slacktide.transport import CertificateFiles, Tokens, may, review_token, tls_files
 
-LEASE_NAME: Final = "slacktide-predictor"
 ABOUT: Final = "Receives usage from the agents, forecasts the peak of each node and publishes what may be sold."
 
-_STALE_CACHE_SECONDS: Final = 180.0
+_STALE_SILENCES: Final = 2.0
+"""Of `cluster.silence_seconds`: how long the API server may not be heard until the caches are not trusted."""
+
 _STOP_SECONDS: Final = 3.0
 _SWITCH_SECONDS: Final = 0.0005
 """How long a thread may keep the interpreter while others want it. An answer to an agent needs several turns of three
@@ -51,11 +55,12 @@ with Python's 700 a sixth of a large fleet's CPU went into looking at them."""
 
 
 class ClusterObjects:
-    """Nodes and bound pods as two informers have them."""
+    """Nodes and bound pods as two informers have them; not trusted when the server was not heard for so long."""
 
-    def __init__(self, nodes: Informer[Node], pods: Informer[Pod]) -> None:
+    def __init__(self, nodes: Informer[Node], pods: Informer[Pod], stale_seconds: float) -> None:
         self._nodes = nodes
         self._pods = pods
+        self._stale_seconds = stale_seconds
 
     @property
     def synced(self) -> bool:
@@ -75,7 +80,7 @@ class ClusterObjects:
         if not self.synced:
             return "nodes and pods are not listed yet: the API server does not answer, or refuses"
         age = max(self._nodes.age_seconds(), self._pods.age_seconds())
-        return f"the API server was last heard {age:.0f} s ago" if age > _STALE_CACHE_SECONDS else None
+        return f"the API server was last heard {age:.0f} s ago" if age > self._stale_seconds else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class _Parts:
     """Everything that runs, in the order it is started."""
 
     writer: Writer
+    gate: Gate | None
     server: RpcServer
     nodes: Informer[Node]
     pods: Informer[Pod]
@@ -90,6 +96,7 @@ class _Parts:
     forecaster: Forecaster
     peaks: Peaks
     events: EventRecorder
+    rights: Rights
     client: Client
 
     def start(self) -> None:
@@ -98,6 +105,7 @@ class _Parts:
         self.server.start()
         self.nodes.start()
         self.pods.start()
+        self.rights.start()
         self.elector.start()
         self.forecaster.start()
 
@@ -110,11 +118,14 @@ class _Parts:
         for thread in closing:
             thread.start()
         self.server.stop(_STOP_SECONDS)
+        if self.gate is not None:
+            self.gate.stop()
         self.peaks.stop()
         self.writer.stop(_STOP_SECONDS)
         for thread in closing:
             thread.join(_STOP_SECONDS)
         self.events.stop()
+        self.rights.stop()
         self.client.close()
 
     def _stop_publishing(self) -> None:
@@ -154,13 +165,19 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
         return IngestRules(now.max_skew_seconds, now.retention_days, now.ingest)
 
     ingest = Ingest(writer, fleet, rules, clock, metrics)
-    server = RpcServer(settings.listen, ingest, board, daemon.health.not_ready)
     client = connect(settings.cluster, user_agent="slacktide-predictor", metrics=cluster_metrics)
+    tls = tls_files(settings.tls)
+    gate = _gate(daemon, client, tls, metrics) if tls is not None else None
+    server = RpcServer(
+        settings.listen, ingest, board, daemon.health.not_ready, tls=tls, gate=gate, insecure=settings.insecure
+    )
     nodes = Informer(client, NODES, on_add=waker.tell, name="nodes", metrics=cluster_metrics)
     pods = Informer(client, PODS, field_selector="spec.nodeName!=", name="pods", metrics=cluster_metrics)
     identity = settings.identity or _identity(settings)
     elector = LeaderElector(client, LEASE_NAME, SYSTEM_NAMESPACE, identity, waker, waker, metrics=cluster_metrics)
-    objects = ClusterObjects(nodes, pods)
+    objects = ClusterObjects(nodes, pods, _STALE_SILENCES * settings.cluster.silence_seconds)
+    asks = tls is not None and not tls.ca_file
+    rights = Rights(client, (*PERMISSIONS, *(AUTH_PERMISSIONS if asks else ())))
     peaks = _peaks(settings, models, writer, clock, metrics)
     events = EventRecorder(client, "slacktide-predictor", identity, metrics=cluster_metrics)
 
@@ -187,7 +204,27 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
     daemon.health.add_ready("grpc", server.problem)
     daemon.health.add_ready("cluster", objects.problem)
     daemon.health.add_ready("forecast", forecaster.problem)
-    return _Parts(writer, server, nodes, pods, elector, forecaster, peaks, events, client)
+    daemon.health.add_ready("permissions", rights.problem)
+    return _Parts(writer, gate, server, nodes, pods, elector, forecaster, peaks, events, rights, client)
+
+
+def _gate(daemon: Daemon[PredictorSettings], client: Client, tls: CertificateFiles, metrics: Metrics) -> Gate:
+    """Who is let in over TLS, as the API server says."""
+
+    def timeout() -> float:
+        return daemon.settings.auth.review_timeout_seconds
+
+    audience = daemon.settings.auth.audience
+    tokens = Tokens(
+        lambda token: review_token(client, token, audience, timeout()), lambda: daemon.settings.auth.review_seconds
+    )
+    return Gate(
+        lambda: daemon.settings.auth,
+        tokens,
+        lambda user, verb, node: may(client, user, verb, "forecasts", node, timeout()),
+        by_certificate=bool(tls.ca_file),
+        count=lambda kind: metrics.refused_calls.labels(kind).inc(),
+    )
 
 
 def _models(settings: PredictorSettings) -> dict[str, Model]:

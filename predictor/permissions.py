@@ -16,3 +16,9 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     *permissions("create patch", "events", "tell that somebody else publishes batch resources"),
     *lease_permissions(LEASE_NAME, SYSTEM_NAMESPACE, "elect the replica that publishes"),
 )
+
+AUTH_PERMISSIONS: Final[tuple[Permission, ...]] = (
+    *permissions("create", "tokenreviews", "know which agent calls, and of which node", group="authentication.k8s.io"),
+    *permissions("create", "subjectaccessreviews", "know who may read forecasts", group="authorization.k8s.io"),
+)
+"""What is needed beside them where callers come over TLS with tokens."""

@@ -13,19 +13,23 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from predictor.auth import Gate, Pass, Refusal
 from predictor.board import Board, Entry
 from predictor.ingest import Ingest, Resend
 from slacktide.errors import SettingsError
 from slacktide.forecast import Amount, Origin, Zone
 from slacktide.sockets import parse_listen, remove_socket, remove_stale_socket
+from slacktide.transport import CertificateFiles, check_plaintext, server_credentials
+from slacktide.transport.server import AGE_OPTIONS
 from slacktide.v1 import forecast_pb2, forecast_pb2_grpc, usage_pb2, usage_pb2_grpc
 
 _SETTING: Final = "listen"
@@ -61,8 +65,9 @@ OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 class UsageService(usage_pb2_grpc.UsageServiceServicer):
     """Takes usage from the agents."""
 
-    def __init__(self, ingest: Ingest) -> None:
+    def __init__(self, ingest: Ingest, gate: Gate | None = None) -> None:
         self._ingest = ingest
+        self._gate = gate
 
     # gRPC takes a coroutine that writes to the context as well as a generator; the stubs know generators only.
     async def Report(  # type: ignore[override]  # noqa: N802 - named by the .proto
@@ -70,14 +75,24 @@ class UsageService(usage_pb2_grpc.UsageServiceServicer):
         request_iterator: AsyncIterator[usage_pb2.ReportRequest],  # noqa: ARG002 - gRPC passes it; the context is faster
         context: Any,
     ) -> None:
-        """One stream; see `predictor.ingest`."""
+        """One stream; see `predictor.ingest`, and `predictor.auth` for whose reports are taken."""
+        admitted = Pass()
 
         async def read() -> usage_pb2.ReportRequest | None:
             request = await context.read()
-            return None if request is grpc.aio.EOF else request
+            if request is grpc.aio.EOF:
+                return None
+            if time.monotonic() >= admitted.look_at:
+                await admitted.look()
+            admitted.judge(request.node)
+            return cast("usage_pb2.ReportRequest", request)
 
         try:
+            if self._gate is not None:
+                admitted = await self._gate.reporter(context)
             await self._ingest.serve(read, context.write)
+        except Refusal as refusal:
+            await _refuse(self._gate, refusal, context)
         except Resend:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE,
@@ -88,13 +103,25 @@ class UsageService(usage_pb2_grpc.UsageServiceServicer):
 class ForecastService(forecast_pb2_grpc.ForecastServiceServicer):
     """Tells what is on the board."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, gate: Gate | None = None) -> None:
         self._board = board
+        self._gate = gate
+
+    async def _admit(self, context: Any, verb: str, node: str) -> Pass:
+        """Let a reader in; ends the call for one that has no right."""
+        if self._gate is None:
+            return Pass()
+        try:
+            return await self._gate.reader(context, verb, node)
+        except Refusal as refusal:
+            await _refuse(self._gate, refusal, context)
+            raise AssertionError("abort raises") from None
 
     async def GetForecast(  # noqa: N802 - named by the .proto
         self, request: forecast_pb2.GetForecastRequest, context: Any
     ) -> forecast_pb2.GetForecastResponse:
         """The newest forecast of one node."""
+        await self._admit(context, "get", request.node)
         entry = self._board.get(request.node)
         if entry is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no forecast of node {request.node!r}")
@@ -104,9 +131,10 @@ class ForecastService(forecast_pb2_grpc.ForecastServiceServicer):
     async def WatchForecasts(  # noqa: N802 - named by the .proto
         self,
         request: forecast_pb2.WatchForecastsRequest,
-        context: Any,  # noqa: ARG002 - gRPC passes it
+        context: Any,
     ) -> AsyncIterator[forecast_pb2.WatchForecastsResponse]:
         """What stands, then every change; a reader that is slow gets the newest of each node."""
+        admitted = await self._admit(context, "watch", request.nodes[0] if len(request.nodes) == 1 else "")
         loop = asyncio.get_running_loop()
         wanted = frozenset(request.nodes)
         pending: dict[str, tuple[Entry, bool]] = {}
@@ -129,29 +157,53 @@ class ForecastService(forecast_pb2_grpc.ForecastServiceServicer):
             while True:
                 await news.wait()
                 news.clear()
+                if time.monotonic() >= admitted.look_at:
+                    await admitted.look()
                 batch = list(pending.values())
                 pending.clear()
                 for entry, removed in batch:
                     if removed or _differs(entry, sent.get(entry.node)):
                         sent[entry.node] = entry
                         yield forecast_pb2.WatchForecastsResponse(forecast=to_wire(entry), removed=removed)
+        except Refusal as refusal:
+            await _refuse(self._gate, refusal, context)
         finally:
             self._board.unsubscribe(listen)
 
 
+async def _refuse(gate: Gate | None, refusal: Refusal, context: Any) -> None:
+    """Tell whoever runs us, and end the call."""
+    if gate is not None:
+        gate.tell(refusal, context.peer())
+    await context.abort(refusal.code, refusal.words)
+
+
 class RpcServer:
-    """The server in its thread. `not_ready` is what readiness says: what is wrong, by name; health goes by it."""
+    """The server in its thread. `not_ready` is what readiness says: what is wrong, by name; health goes by it.
+
+    `tls` are the files of a TCP port, and `gate` lets its callers in. Without them TCP is served on loopback, and only
+    when it may be `insecure`; a Unix socket needs neither. Raises SettingsError.
+    """
 
     def __init__(
-        self, listen: str, ingest: Ingest, board: Board, not_ready: Callable[[], Mapping[str, str]] = dict
+        self,
+        listen: str,
+        ingest: Ingest,
+        board: Board,
+        not_ready: Callable[[], Mapping[str, str]] = dict,
+        *,
+        tls: CertificateFiles | None = None,
+        gate: Gate | None = None,
+        insecure: bool = False,
     ) -> None:
         self._listen = parse_listen(listen, _SETTING)
+        self._credentials = self._tls_of(tls, gate, insecure=insecure)
         self._text = listen
         self._ingest = ingest
         self._not_ready = not_ready
         self._health = health.aio.HealthServicer()
-        self._usage = UsageService(ingest)
-        self._forecasts = ForecastService(board)
+        self._usage = UsageService(ingest, gate)
+        self._forecasts = ForecastService(board, gate)
         self._ready = threading.Event()
         self._failed: str | None = None
         self._bound = False
@@ -160,6 +212,15 @@ class RpcServer:
         self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
         self.port = 0
         """Port that was bound; 0 for a socket file."""
+
+    def _tls_of(self, tls: CertificateFiles | None, gate: Gate | None, *, insecure: bool) -> Any:
+        """Credentials of the port; None for plaintext."""
+        if tls is None or self._listen.path:
+            check_plaintext(self._listen, insecure=insecure, setting=_SETTING)
+            return None
+        if gate is None:
+            raise ValueError("a TLS port needs a gate: without it any caller could report for any node")
+        return server_credentials(tls)
 
     def start(self) -> None:
         """Listen. Raises SettingsError when the address cannot be had."""
@@ -197,7 +258,7 @@ class RpcServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=OPTIONS if self._credentials is None else (*OPTIONS, *AGE_OPTIONS))
         usage_pb2_grpc.add_UsageServiceServicer_to_server(self._usage, server)
         forecast_pb2_grpc.add_ForecastServiceServicer_to_server(self._forecasts, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -224,7 +285,10 @@ class RpcServer:
         if not self._listen.path:
             host = self._listen.host or "::"
             target = f"[{host}]:{self._listen.port}" if ":" in host else f"{host}:{self._listen.port}"
-            self.port = server.add_insecure_port(target)
+            if self._credentials is None:
+                self.port = server.add_insecure_port(target)
+            else:
+                self.port = server.add_secure_port(target, self._credentials)
             return
         # The file must never be open to others, not even between its creation and a chmod.
         before = os.umask(0o177)

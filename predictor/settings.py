@@ -7,11 +7,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from predictor.auth import AuthSettings
 from predictor.engine_settings import EngineSettings
 from predictor.ingest_settings import IngestSettings
 from predictor.node_metrics import MetricsSettings
 from slacktide import names
 from slacktide.settings import ClusterSettings, DaemonSettings, ResourceNames, Settings
+from slacktide.transport import TlsSettings
 
 _RELOADABLE = {"reloadable": True}
 
@@ -72,7 +74,14 @@ class PredictorSettings(DaemonSettings, frozen=True):
 
     cluster: ClusterSettings = ClusterSettings()
     resources: ResourceNames = ResourceNames()
-    listen: Annotated[str, Meta(min_length=1, description="gRPC address: unix:/path or HOST:PORT")] = "127.0.0.1:7443"
+    listen: Annotated[
+        str, Meta(min_length=1, description="gRPC address: unix:/path, or HOST:PORT with certificates (`tls`)")
+    ] = "127.0.0.1:7443"
+    tls: TlsSettings = TlsSettings()
+    insecure: Annotated[
+        bool, Meta(description="serve plaintext on loopback, where whoever reaches the port may report for any node")
+    ] = False
+    auth: AuthSettings = AuthSettings()
     history_dir: Annotated[str, Meta(min_length=1, description="directory of the usage history")] = (
         "/var/lib/slacktide/predictor"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import stat
@@ -34,6 +35,16 @@ def parse_listen(text: str, setting: str = "listen") -> Listen:
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535 or (":" in host and bare == host):
         raise SettingsError([f"{setting} = {text!r}: expected HOST:PORT, [IPv6]:PORT or unix:/absolute/path"])
     return Listen(host=bare, port=int(port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine alone; an empty one is every address, and a name other than localhost unknown."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_socket_path(path: str, setting: str = "socket") -> str:

@@ -34,10 +34,11 @@ class Pki:
     def run(self, *arguments):
         subprocess.run(["openssl", *arguments], check=True, capture_output=True)
 
-    def issue(self, name, subject, extension):
+    def issue(self, name, subject, extension, days=2):
+        """Certificate and key; with negative `days` it has expired already."""
         key, request, certificate = (self.path(f"{name}.{end}") for end in ("key", "csr", "crt"))
         self.run("req", *self.ec(), "-nodes", "-keyout", key, "-out", request, "-subj", subject)
         extensions = self.write(f"{name}.ext", extension)
         self.run("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self.path("ca.key"), "-CAcreateserial",
-                 "-days", "2", "-out", certificate, "-extfile", extensions)  # fmt: skip
+                 "-days", str(days), "-out", certificate, "-extfile", extensions)  # fmt: skip
         return certificate, key

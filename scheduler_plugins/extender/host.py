@@ -15,7 +15,7 @@ from scheduler_plugins.extender.feed import CacheFeed
 from scheduler_plugins.extender.metrics import ExtenderMetrics
 from scheduler_plugins.extender.server import ExtenderServer, Limits
 from scheduler_plugins.extender.service import ExtenderService, Terms
-from scheduler_plugins.extender.settings import ExtenderSettings, TlsSettings
+from scheduler_plugins.extender.settings import ExtenderSettings
 from scheduler_plugins.extender.tls import ServerTls
 from scheduler_plugins.framework import interfaces as api
 from scheduler_plugins.framework.cache import Cache
@@ -23,12 +23,15 @@ from scheduler_plugins.framework.pod_info import PodReader
 from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.framework.runtime import Framework, FrameworkObserver
 from scheduler_plugins.objects import InformerStore
+from scheduler_plugins.permissions import BINDING_PERMISSIONS, EXTENDER_PERMISSIONS, of_kinds
 from scheduler_plugins.plugins.default_binder import DefaultBinder
 from scheduler_plugins.plugins.priority_sort import PrioritySort
-from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, Informer
+from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, Informer, Rights
 from slacktide.errors import SettingsError
 from slacktide.observe import Health
+from slacktide.sockets import is_loopback, parse_listen
 from slacktide.tier import Tier
+from slacktide.transport import tls_files
 
 _LIVING: Final = "status.phase!=Succeeded,status.phase!=Failed"
 _FOREIGN: Final[dict[type[api.Plugin], str]] = {
@@ -103,7 +106,7 @@ class ExtenderHost:
         )
         metrics = ExtenderMetrics(registry)
         framework = self._framework = build_framework(settings, plugins, handle, metrics)
-        tls = _tls(settings.tls)
+        tls = _tls(settings)
         cache, reader = Cache(), PodReader(settings.resources)
         metrics.watch(cache)
         feed = CacheFeed(cache, reader)
@@ -143,7 +146,10 @@ class ExtenderHost:
         )
         self._hung_seconds = settings.hung_seconds
         self._server = ExtenderServer(settings.listen, self._service, limits, metrics, tls)
+        wanted = (*EXTENDER_PERMISSIONS, *(BINDING_PERMISSIONS if settings.bind else ()), *of_kinds(framework.kinds))
+        self._rights = Rights(client, wanted)
         health.add_ready("informers", self._not_synced)
+        health.add_ready("permissions", self._rights.problem)
         health.add_live("server", self._server.alive)
         health.add_live("plugins", self._hung)
 
@@ -163,6 +169,7 @@ class ExtenderHost:
         self._nodes.start()
         self._pods.start()
         self._objects.start()
+        self._rights.start()
 
     def shut_down(self) -> None:
         """End everything; answers under way go out."""
@@ -170,6 +177,7 @@ class ExtenderHost:
         self._objects.stop()
         self._pods.stop()
         self._nodes.stop()
+        self._rights.stop()
 
     def _not_synced(self) -> str | None:
         waiting = [i for i, informer in (("pods", self._pods), ("nodes", self._nodes)) if not informer.synced]
@@ -184,11 +192,13 @@ def _nobody_waits(*_: object) -> None:
     """An extender has no queue that an event could wake: the scheduler asks again by itself."""
 
 
-def _tls(settings: TlsSettings) -> ServerTls | None:
-    if bool(settings.certificate_file) != bool(settings.key_file):
-        raise SettingsError(["tls: certificate_file and key_file belong together; give both or neither"])
-    if not settings.certificate_file:
-        if settings.client_ca_file:
-            raise SettingsError(["tls.client_ca_file needs tls.certificate_file and tls.key_file"])
-        return None
-    return ServerTls(settings.certificate_file, settings.key_file, settings.client_ca_file)
+def _tls(settings: ExtenderSettings) -> ServerTls | None:
+    """TLS of the port. Raises SettingsError for files that cannot be used, and for plain HTTP beyond this machine."""
+    files = tls_files(settings.tls)
+    if files is not None:
+        return ServerTls(files)
+    listen = parse_listen(settings.listen)
+    if not listen.path and not is_loopback(listen.host):
+        problem = "plain HTTP is for this machine only; give tls.certificate_file and tls.key_file"
+        raise SettingsError([f"listen = {settings.listen!r}: {problem}"])
+    return None

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from slacktide.settings import ClusterSettings, DaemonSettings, ResourceNames, Settings
+from slacktide.transport import TlsSettings
 
 
 class ExtenderProfile(Settings, frozen=True):
@@ -24,16 +25,6 @@ class ExtenderProfile(Settings, frozen=True):
         dict[str, str],
         Meta(description='arguments of a plugin as a JSON object, such as ActualLoad={"loadWeight":0.7}'),
     ] = msgspec.field(default_factory=dict)
-
-
-class TlsSettings(Settings, frozen=True):
-    """TLS of the port; empty files mean plain HTTP."""
-
-    certificate_file: Annotated[str, Meta(description="PEM certificate, with its chain; read again when changed")] = ""
-    key_file: Annotated[str, Meta(description="PEM key of the certificate")] = ""
-    client_ca_file: Annotated[
-        str, Meta(description="PEM certificates of those who sign clients; empty asks clients for no certificate")
-    ] = ""
 
 
 class ExtenderSettings(DaemonSettings, frozen=True):

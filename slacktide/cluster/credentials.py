@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import importlib
-import ipaddress
 import os
 import re
 import threading
@@ -22,7 +21,7 @@ from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
 from slacktide.cluster.errors import CredentialsError
 from slacktide.settings import ClusterSettings
-from slacktide.sockets import MAX_SOCKET_PATH
+from slacktide.sockets import MAX_SOCKET_PATH, is_loopback
 
 REREAD_SECONDS: Final = 60.0
 """How long a token that was read from a file is used before the file is read again."""
@@ -104,20 +103,11 @@ def checked_endpoint(endpoint: Endpoint) -> Endpoint:
         )
     if parts.query or parts.fragment:
         raise CredentialsError(f"server {endpoint.url!r}: must have no query or fragment")
-    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise CredentialsError(
             f"server {endpoint.url!r}: plain HTTP is allowed on this machine only (127.0.0.1); use https://"
         )
     return endpoint
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class TokenFileSource:

@@ -22,6 +22,7 @@ from agent.wire import encode_sample, request_of
 from slacktide.forecast import Amount
 from slacktide.status import Usage
 from slacktide.tier import Tier
+from slacktide.transport import Connection
 from slacktide.v1 import usage_pb2, usage_pb2_grpc
 
 QUICK = ReportSettings(backoff_seconds=0.05, backoff_max_seconds=0.2, ack_timeout_seconds=1.0, batch_samples=3)
@@ -270,16 +271,17 @@ def test_without_any_receipt_nothing_leaves_the_spool(tmp_path):
 def test_a_name_with_several_addresses_is_several_predictors_and_is_looked_up_again(tmp_path):
     predictors = {f"10.0.0.{number}:7443": Predictor() for number in (1, 2, 3)}
     answers = [["10.0.0.1:7443", "10.0.0.2:7443"]]
-    settings = msgspec.structs.replace(QUICK, resolve_seconds=0.1)
+    settings = msgspec.structs.replace(QUICK, resolve_seconds=0.1, ca_file="for nobody here")
 
-    def dial(target):
+    def connect(target, host):
+        assert host == "predictor.slacktide"
         number = target.split(":")[0].rsplit(".", 1)[1]
-        return grpc.insecure_channel(f"unix:{tmp_path}/{number}.sock")
+        return Connection(grpc.insecure_channel(f"unix:{tmp_path}/{number}.sock"))
 
     with contextlib.ExitStack() as stack:
         for target, predictor in predictors.items():
             stack.enter_context(serving(f"unix:{tmp_path}/{target.split(':')[0].rsplit('.', 1)[1]}.sock", predictor))
-        more = {"settings": settings, "dial": dial, "look_up": lambda _host, _port: answers[-1]}
+        more = {"settings": settings, "connect": connect, "look_up": lambda _host, _port: answers[-1]}
         reporter, spool = stack.enter_context(reporting(tmp_path, "predictor.slacktide:7443", **more))
         reporter.submit(sample(1))
         one, two, three = predictors.values()
@@ -301,18 +303,18 @@ def test_endpoints():
 
     targets = split("unix:/a.sock, one:1,many:1 ,none:1,10.0.0.9:1,[::1]:1,one:1,")
     assert targets == ["unix:/a.sock", "one:1", "many:1", "none:1", "10.0.0.9:1", "[::1]:1"]
-    assert endpoints(targets, look_up) == [
-        "unix:/a.sock",
-        "one:1",
-        "10.0.0.2:1",
-        "10.0.0.3:1",
-        "none:1",
-        "10.0.0.9:1",
-        "[::1]:1",
-    ]
+    assert endpoints(targets, look_up) == {
+        "unix:/a.sock": "",
+        "one:1": "one",
+        "10.0.0.2:1": "many",
+        "10.0.0.3:1": "many",
+        "none:1": "none",
+        "10.0.0.9:1": "10.0.0.9",
+        "[::1]:1": "::1",
+    }
     assert not has_names(["unix:/a.sock", "10.0.0.9:1", "[::1]:1"])
     assert has_names(["one:1"])
-    assert endpoints(["localhost:1"]) == ["localhost:1"]
+    assert endpoints(["localhost:1"]) == {"localhost:1": "localhost"}
 
 
 def test_in_flight_samples_are_bounded(tmp_path, address):

@@ -396,7 +396,7 @@ def test_the_socket_is_for_its_owner_alone_and_goes_with_the_server(tmp_path, me
 
 def test_tcp(tmp_path, metrics):
     service = Running(tmp_path, metrics)
-    service.server = RpcServer("127.0.0.1:0", service.ingest, service.board)
+    service.server = RpcServer("127.0.0.1:0", service.ingest, service.board, insecure=True)
     with service:
         service.address = f"127.0.0.1:{service.server.port}"
 

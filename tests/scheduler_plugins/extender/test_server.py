@@ -16,6 +16,7 @@ import pytest
 from scheduler_plugins.extender.server import ExtenderServer, Limits
 from scheduler_plugins.extender.tls import ServerTls
 from slacktide.errors import SettingsError
+from slacktide.transport import CertificateFiles
 from tests.pki import Pki
 from tests.scheduler_plugins.build import be, node, pod
 from tests.scheduler_plugins.extender.support import LIMITS, Bench, Gate, Picky, body, plain, post, raw, served, until
@@ -283,6 +284,10 @@ def pki(tmp_path_factory) -> Pki:
     return Pki(str(tmp_path_factory.mktemp("pki")))
 
 
+def tls(certificate: str, key: str, ca: str = "") -> ServerTls:
+    return ServerTls(CertificateFiles(certificate, key, ca))
+
+
 def over_tls(address: str, context: ssl.SSLContext) -> tuple[int, object]:
     with contextlib.closing(http.client.HTTPSConnection(address, timeout=30, context=context)) as connection:
         connection.request("POST", "/filter", QUESTION, {"Content-Type": "application/json"})
@@ -295,11 +300,11 @@ def test_tls_with_and_without_a_client_certificate(pki: Pki) -> None:
     client_pair = pki.issue("client", "/CN=scheduler", "extendedKeyUsage=clientAuth")
     trusting = ssl.create_default_context(cafile=pki.ca)
     trusting.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
-    with served(bench().service, tls=ServerTls(*server_pair)) as server:
+    with served(bench().service, tls=tls(*server_pair)) as server:
         assert over_tls(server.address, trusting) == (200, ["a"])
         # Plain HTTP to a TLS port gets no answer that could be taken for one.
         assert not raw(server.address, head(len(QUESTION)) + QUESTION).startswith(b"HTTP")
-    with served(bench().service, tls=ServerTls(*server_pair, client_ca_file=pki.ca)) as server:
+    with served(bench().service, tls=tls(*server_pair, pki.ca)) as server:
         with pytest.raises((ssl.SSLError, OSError, http.client.HTTPException)):
             over_tls(server.address, trusting)
         trusting.load_cert_chain(*client_pair)
@@ -311,7 +316,7 @@ def test_stop_ends_tls_connections_too(pki: Pki) -> None:
     one = bench()
     context = ssl.create_default_context(cafile=pki.ca)
     context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
-    with served(one.service, tls=ServerTls(*pair), metrics=one.metrics) as server:
+    with served(one.service, tls=tls(*pair), metrics=one.metrics) as server:
         with contextlib.closing(http.client.HTTPSConnection(server.address, timeout=30, context=context)) as client:
             client.request("POST", "/filter", QUESTION, {"Content-Type": "application/json"})
             client.getresponse().read()
@@ -326,7 +331,7 @@ def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(pki: Pki) -
     second = pki.issue("second", "/CN=extender", "subjectAltName=DNS:elsewhere.example")
     context = ssl.create_default_context(cafile=pki.ca)
     context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
-    with served(bench().service, tls=ServerTls(*first)) as server:
+    with served(bench().service, tls=tls(*first)) as server:
         assert over_tls(server.address, context)[0] == 200
         with open(first[0], "w") as file:
             file.write("broken")
@@ -339,7 +344,7 @@ def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(pki: Pki) -
 
 def test_certificates_that_cannot_be_used_are_settings_errors(tmp_path) -> None:
     with pytest.raises(SettingsError, match=r"tls: .* cannot be used"):
-        ServerTls(str(tmp_path / "no.crt"), str(tmp_path / "no.key"))
+        tls(str(tmp_path / "no.crt"), str(tmp_path / "no.key"))
 
 
 def test_views_and_plain_json_ask_the_same() -> None:

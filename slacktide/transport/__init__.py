@@ -1,0 +1,37 @@
+"""How our programs reach each other safely: TLS that follows its files, and who a caller is.
+
+`files`    certificates and tokens in files that are replaced while we run
+`server`   a gRPC server's credentials, and where plaintext may be served
+`client`   channels to a server of ours, with the token of the moment
+`reviews`  the API server's word on a token and on a right
+`tokens`   the same, remembered until it must be asked for again
+"""
+
+from slacktide.transport.client import ClientFiles, Connection, connection_to
+from slacktide.transport.files import CertificateFiles, Pems, TransportError, read_token
+from slacktide.transport.reviews import Review, User, may, review_token
+from slacktide.transport.server import TlsSettings, check_plaintext, server_credentials, tls_files
+from slacktide.transport.tokens import Identity, NotNow, Rejected, Tokens, bearer
+
+__all__ = [
+    "CertificateFiles",
+    "ClientFiles",
+    "Connection",
+    "Identity",
+    "NotNow",
+    "Pems",
+    "Rejected",
+    "Review",
+    "TlsSettings",
+    "Tokens",
+    "TransportError",
+    "User",
+    "bearer",
+    "check_plaintext",
+    "connection_to",
+    "may",
+    "read_token",
+    "review_token",
+    "server_credentials",
+    "tls_files",
+]
