@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TOOLS := $(VENV)/tools
 STAMP := $(VENV)/.slacktide-installed
 
-.PHONY: help setup demo test lint check pytest fuzz tools cluster-tools differential guest-tools test-kernel-v2 proto proto-baseline lock bench clean
+.PHONY: help setup demo test lint check pytest fuzz tools cluster-tools differential guest-tools test-kernel-v2 docs proto proto-baseline lock bench clean
 
 help:
 	@echo "make demo    set up, then show Slacktide at work on this machine (two minutes)"
@@ -17,6 +17,7 @@ help:
 	@echo "make cluster-tools  build etcd, kube-apiserver and kube-scheduler, which the cluster tests need (5 minutes, once)"
 	@echo "make differential  our plugins against the stock scheduler on random clusters, with counts"
 	@echo "make guest-tools  fetch QEMU, a kernel and FUSE, which some tests need"
+	@echo "make docs    the pages as a site, in docs/_build/html"
 	@echo "make proto   generate slacktide/v1 from proto/"
 	@echo "make bench   all benchmarks and docs/benchmarks.md (an hour, on a quiet machine)"
 
@@ -57,6 +58,9 @@ tools: setup
 # the cluster tests are skipped, with the reason.
 cluster-tools: setup
 	@$(BIN)/python -m tests.cluster build > /dev/null || true
+
+docs: setup
+	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build/html
 
 differential: setup cluster-tools
 	$(BIN)/python -m tests.cluster.differential
