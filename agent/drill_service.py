@@ -1,25 +1,29 @@
-"""gRPC server of drills: a local socket that only its owner can open, or mutual TLS with named callers.
+"""gRPC server of drills: a local socket that only its owner can open, or TLS with callers that are told apart.
 
 Every call has a place in a small pool and a bounded length; keepalive finds callers that vanished, so that the
-dead-man timer of their drill starts. Without certificates nothing is served over TCP.
+dead-man timer of their drill starts. Without certificates nothing is served over TCP. Who may call is for
+`agent.drill_callers`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import grpc
 from msgspec import Meta
 
 from agent.drill import Drill, Kind, Order, Phase, SeenVictim
 from agent.drill_board import Busy, DrillBoard, Unknown
+from agent.drill_callers import Callers, Refused, Reviews
 from slacktide.errors import SettingsError
 from slacktide.observe import get_logger
 from slacktide.settings import Settings
 from slacktide.sockets import parse_listen, remove_socket, remove_stale_socket
+from slacktide.transport import CertificateFiles, server_credentials
+from slacktide.transport.server import AGE_OPTIONS
 from slacktide.v1 import drill_pb2 as pb
 from slacktide.v1 import drill_pb2_grpc
 
@@ -50,10 +54,15 @@ class DrillSettings(Settings, frozen=True, kw_only=True):
     ] = ""
     tls_certificate_file: Annotated[str, Meta(description="certificate chain of the server (PEM), for HOST:PORT")] = ""
     tls_key_file: Annotated[str, Meta(description="private key of the server (PEM)")] = ""
-    tls_client_ca_file: Annotated[str, Meta(description="authority that callers' certificates must be from (PEM)")] = ""
+    tls_client_ca_file: Annotated[
+        str, Meta(description="authority that callers' certificates must be from (PEM); empty: callers show a token")
+    ] = ""
     allowed_callers: Annotated[
         tuple[str, ...], Meta(description="common or alternative names in callers' certificates that may drill")
     ] = ()
+    audience: Annotated[str, Meta(min_length=1, description="audience that the token of a caller must be for")] = (
+        "slacktide-drill"
+    )
     duration_max_seconds: Annotated[
         float, Meta(ge=1, le=3600, description="longest pressure that may be asked for")
     ] = 600.0
@@ -78,15 +87,18 @@ class DrillService(drill_pb2_grpc.DrillServiceServicer):
         board: DrillBoard,
         settings: Callable[[], DrillSettings],
         why_not: Callable[[Kind], str] = lambda _kind: "",
+        reviews: Reviews | None = None,
     ) -> None:
         self._node = node
+        self.callers = Callers(settings, reviews)
+        """Who may call."""
         self._board = board
         self._settings = settings
         self._why_not = why_not
 
     def StartDrill(self, request: pb.StartDrillRequest, context: grpc.ServicerContext) -> pb.StartDrillResponse:  # noqa: N802 - named by the .proto
         """Begin a drill; refusals name the field and its bound."""
-        caller = self._caller(context)
+        caller = self._caller(context, "create")
         settings = self._settings()
         kind = _KINDS.get(request.pressure)
         problem = _problem(request, kind, self._node, settings)
@@ -106,7 +118,7 @@ class DrillService(drill_pb2_grpc.DrillServiceServicer):
         self, request: pb.WatchDrillRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.WatchDrillResponse]:
         """Each change of the drill until it ends; a drill that ended gives its last word."""
-        self._caller(context)
+        self._caller(context, "get")
         seen: Drill | None = None
         try:
             with self._board.watching(request.drill_id):
@@ -122,26 +134,19 @@ class DrillService(drill_pb2_grpc.DrillServiceServicer):
 
     def AbortDrill(self, request: pb.AbortDrillRequest, context: grpc.ServicerContext) -> pb.AbortDrillResponse:  # noqa: N802 - named by the .proto
         """End a drill with the next beat."""
-        caller = self._caller(context)
+        caller = self._caller(context, "create")
         try:
             return pb.AbortDrillResponse(message=self._board.abort(request.drill_id, f"aborted by {caller}"))
         except Unknown as error:
             _abort(context, grpc.StatusCode.NOT_FOUND, str(error))
 
-    def _caller(self, context: grpc.ServicerContext) -> str:
+    def _caller(self, context: grpc.ServicerContext, verb: str) -> str:
         """Name of the caller; ends the call for one that is not allowed."""
-        # The stubs of grpc say that a value is text; it is a list of bytes.
-        found: Mapping[str, Sequence[bytes]] = context.auth_context()  # type: ignore[assignment]
-        if b"ssl" not in found.get("transport_security_type", ()):
-            return "the owner of the socket"
-        fields = ("x509_common_name", "x509_subject_alternative_name")
-        names = [name.decode("utf-8", "replace") for field in fields for name in found.get(field, ())]
-        allowed = next((name for name in names if name in self._settings().allowed_callers), None)
-        if allowed is not None:
-            return allowed
-        return _abort(
-            context, grpc.StatusCode.PERMISSION_DENIED, f"{', '.join(names) or 'a nameless caller'} may not drill"
-        )
+        try:
+            return self.callers.name(context, verb)
+        except Refused as refused:
+            _LOG.warning("caller refused", reason=refused.words, peer=context.peer())
+            return _abort(context, refused.code, refused.words)
 
 
 def _problem(request: pb.StartDrillRequest, kind: Kind | None, node: str, settings: DrillSettings) -> str:
@@ -240,6 +245,7 @@ class DrillServer:
 
     def __init__(self, settings: DrillSettings, service: DrillService) -> None:
         self._where = parse_listen(settings.listen, "drill.listen")
+        self._takes_tokens = service.callers.takes_tokens
         self._server = grpc.server(
             futures.ThreadPoolExecutor(max_workers=_CALLS, thread_name_prefix="drill"),
             maximum_concurrent_rpcs=_CALLS,
@@ -249,6 +255,8 @@ class DrillServer:
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.max_receive_message_length", 65_536),
+                ("grpc.so_reuseport", 0),
+                *(AGE_OPTIONS if settings.tls_client_ca_file else ()),
             ],
         )
         drill_pb2_grpc.add_DrillServiceServicer_to_server(service, self._server)
@@ -267,7 +275,8 @@ class DrillServer:
         target = (
             f"{f'[{self._where.host}]' if ':' in self._where.host else self._where.host or '[::]'}:{self._where.port}"
         )
-        return self._bound(lambda: self._server.add_secure_port(target, _credentials(settings)), settings)
+        credentials = server_credentials(_files(settings, takes_tokens=self._takes_tokens))
+        return self._bound(lambda: self._server.add_secure_port(target, credentials), settings)
 
     def _bound(self, bind: Callable[[], int], settings: DrillSettings) -> int:
         try:
@@ -286,28 +295,19 @@ class DrillServer:
             remove_socket(self._where.path)
 
 
-def _credentials(settings: DrillSettings) -> grpc.ServerCredentials:
-    """Mutual TLS. Raises SettingsError naming what is missing or cannot be read."""
+def _files(settings: DrillSettings, *, takes_tokens: bool) -> CertificateFiles:
+    """Certificate, key and CA of callers. Raises SettingsError naming what is missing."""
     files: Mapping[str, str] = {
-        "drill.tls_key_file": settings.tls_key_file,
         "drill.tls_certificate_file": settings.tls_certificate_file,
-        "drill.tls_client_ca_file": settings.tls_client_ca_file,
+        "drill.tls_key_file": settings.tls_key_file,
+        # Without an API server that reviews tokens only certificates tell callers apart.
+        **({} if takes_tokens else {"drill.tls_client_ca_file": settings.tls_client_ca_file}),
     }
     problems = [f"{name} is needed to serve drills on {settings.listen}" for name, path in files.items() if not path]
-    if not settings.allowed_callers:
+    if (settings.tls_client_ca_file or not takes_tokens) and not settings.allowed_callers:
         problems.append(f"drill.allowed_callers is empty: nobody could drill through {settings.listen}")
-    contents: dict[str, bytes] = {}
-    for name, path in files.items():
-        if path:
-            try:
-                with open(path, "rb") as file:
-                    contents[name] = file.read()
-            except OSError as error:
-                problems.append(f"{name} = {path!r}: {error.strerror}")
     if problems:
         raise SettingsError(problems)
-    key, certificate, authority = (contents[name] for name in files)
-    credentials: Any = grpc.ssl_server_credentials(
-        [(key, certificate)], root_certificates=authority, require_client_auth=True
+    return CertificateFiles(
+        settings.tls_certificate_file, settings.tls_key_file, settings.tls_client_ca_file, setting="drill.tls"
     )
-    return credentials  # type: ignore[no-any-return]  # the stubs of grpc give no type for it

@@ -27,6 +27,7 @@ from agent.capabilities import Capabilities
 from agent.collectors import Collectors
 from agent.drill import Drill, Kind, Phase
 from agent.drill_board import DrillBoard
+from agent.drill_callers import reviews_by
 from agent.drill_service import DrillServer, DrillService
 from agent.effects import Effects, Parts
 from agent.host.cgroup import CgroupLister, PodGroup, threads_of
@@ -112,6 +113,7 @@ class AgentParts:
         self._lister = lister
         self.drills = DrillBoard(time.monotonic, self._drill_ended)
         self._server: DrillServer | None = None
+        self._reviews = reviews_by(client, settings.drill.audience, node)
         self.effects = Effects(
             Parts(
                 rdt=self._rdt,
@@ -153,7 +155,9 @@ class AgentParts:
         if self._rdt is not None:
             self._rdt.start()
         if self._daemon.settings.drill.listen:
-            service = DrillService(self._node, self.drills, lambda: self._daemon.settings.drill, self._why_no_drill)
+            service = DrillService(
+                self._node, self.drills, lambda: self._daemon.settings.drill, self._why_no_drill, self._reviews
+            )
             self._server = DrillServer(self._daemon.settings.drill, service)
             self._server.start()
 

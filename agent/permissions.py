@@ -15,6 +15,12 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
 GPU_PERMISSIONS: Final[tuple[Permission, ...]] = permissions("patch", "nodes", "publish what the GPUs of this node do")
 """Only where `collect.gpu` and `collect.gpu_publish` are on."""
 
+DRILL_PERMISSIONS: Final[tuple[Permission, ...]] = (
+    *permissions("create", "tokenreviews", "know who asks for a drill", group="authentication.k8s.io"),
+    *permissions("create", "subjectaccessreviews", "know whether they may", group="authorization.k8s.io"),
+)
+"""Only where `drill.listen` is HOST:PORT and callers show tokens."""
+
 
 def needed(settings: AgentSettings) -> tuple[Permission, ...]:
     """The permissions that an agent with these settings uses."""
@@ -23,4 +29,7 @@ def needed(settings: AgentSettings) -> tuple[Permission, ...]:
         found = tuple(one for one in found if one.verb in ("list", "watch"))
     elif settings.collect.gpu and settings.collect.gpu_publish:
         found += GPU_PERMISSIONS
+    drill = settings.drill
+    if drill.listen and not drill.listen.startswith("unix:") and not drill.tls_client_ca_file:
+        found += DRILL_PERMISSIONS
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 
@@ -22,7 +22,7 @@ from msgspec import Meta
 from slacktide.cluster.errors import ClusterError
 from slacktide.observe import get_logger
 from slacktide.settings import Settings
-from slacktide.transport import Identity, NotNow, Rejected, Tokens, User, bearer
+from slacktide.transport import Identity, NotNow, Rejected, Tokens, User, bearer, certificate_names, over_tls
 from slacktide.transport.tokens import QUIET_SECONDS
 
 _LOG: Final = get_logger("predictor.auth")
@@ -224,19 +224,6 @@ class Gate:
             raise Refusal(grpc.StatusCode.UNAVAILABLE, "unavailable", words) from None
         if why_not:
             raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "right", why_not)
-
-
-def over_tls(context: Any) -> bool:
-    """Whether the call came over TLS; else it came over a Unix socket, or plaintext of this machine was asked for."""
-    found: Mapping[str, Sequence[bytes]] = context.auth_context()
-    return b"ssl" in found.get("transport_security_type", ())
-
-
-def certificate_names(context: Any) -> list[str]:
-    """Common name and alternative names of the caller's certificate."""
-    found: Mapping[str, Sequence[bytes]] = context.auth_context()
-    fields = ("x509_common_name", "x509_subject_alternative_name")
-    return [name.decode("utf-8", "replace") for field in fields for name in found.get(field, ())]
 
 
 def _node_of(names: Sequence[str]) -> str:

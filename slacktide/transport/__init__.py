@@ -10,7 +10,14 @@
 from slacktide.transport.client import ClientFiles, Connection, connection_to
 from slacktide.transport.files import CertificateFiles, Pems, TransportError, read_token
 from slacktide.transport.reviews import Review, User, may, review_token
-from slacktide.transport.server import TlsSettings, check_plaintext, server_credentials, tls_files
+from slacktide.transport.server import (
+    TlsSettings,
+    certificate_names,
+    check_plaintext,
+    over_tls,
+    server_credentials,
+    tls_files,
+)
 from slacktide.transport.tokens import Identity, NotNow, Rejected, Tokens, bearer
 
 __all__ = [
@@ -27,9 +34,11 @@ __all__ = [
     "TransportError",
     "User",
     "bearer",
+    "certificate_names",
     "check_plaintext",
     "connection_to",
     "may",
+    "over_tls",
     "read_token",
     "review_token",
     "server_credentials",

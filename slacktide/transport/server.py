@@ -6,6 +6,7 @@ a client CA turns everybody away who has none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import grpc
@@ -75,3 +76,16 @@ def server_credentials(files: CertificateFiles) -> grpc.ServerCredentials:
 
 def _configuration(pems: Pems) -> Any:
     return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], root_certificates=pems.ca or None)
+
+
+def over_tls(context: Any) -> bool:
+    """Whether the call came over TLS; else it came over a Unix socket, or plaintext of this machine was asked for."""
+    found: Mapping[str, Sequence[bytes]] = context.auth_context()
+    return b"ssl" in found.get("transport_security_type", ())
+
+
+def certificate_names(context: Any) -> list[str]:
+    """Common name and alternative names of the caller's certificate."""
+    found: Mapping[str, Sequence[bytes]] = context.auth_context()
+    fields = ("x509_common_name", "x509_subject_alternative_name")
+    return [name.decode("utf-8", "replace") for field in fields for name in found.get(field, ())]

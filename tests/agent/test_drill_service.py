@@ -13,9 +13,12 @@ import pytest
 
 from agent.drill import Kind, Phase, Seen
 from agent.drill_board import DrillBoard
+from agent.drill_callers import Reviews
 from agent.drill_service import DrillServer, DrillService, DrillSettings
 from agent.policy.rung import RungStatus
+from slacktide.cluster.errors import Unreachable
 from slacktide.errors import SettingsError
+from slacktide.transport import Review, Tokens, User
 from slacktide.v1 import drill_pb2 as pb
 from slacktide.v1 import drill_pb2_grpc
 from tests.patience import PATIENCE
@@ -208,3 +211,126 @@ def test_over_tcp_only_named_callers_may_drill(serve, pki, caller, code):
             assert stub.StartDrill(request(), timeout=DEADLINE).drill_id
         else:
             assert refused(stub.StartDrill, request())[0] is code
+
+
+OPERATOR = "system:serviceaccount:slacktide-system:slacktide-operator"
+
+
+class Api:
+    """Reviews tokens and rights; `failure` is raised instead while it is set."""
+
+    def __init__(self):
+        self.users = {"token.of.operator": OPERATOR, "token.of.watcher": "watcher"}
+        self.rights = {(OPERATOR, "create"), (OPERATOR, "get"), ("watcher", "get")}
+        self.failure = None
+
+    def ask(self, token):
+        if self.failure is not None:
+            raise self.failure
+        name = self.users.get(token)
+        return Review(User(username=name)) if name else Review(None, "the token has another audience")
+
+    def why_not(self, user, verb):
+        return "" if (user.username, verb) in self.rights else f"{user.username} may not {verb} drills.slacktide.io n1"
+
+    def reviews(self):
+        return Reviews(Tokens(self.ask, lambda: 30.0), self.why_not)
+
+
+@pytest.fixture
+def api():
+    return Api()
+
+
+@pytest.fixture
+def dial(board, api, pki):
+    """Serves with tokens; gives a stub for the bearer of one."""
+    certificate, key = pki.server
+    settings = DrillSettings(listen="127.0.0.1:0", tls_certificate_file=certificate, tls_key_file=key)
+    server = DrillServer(settings, DrillService("n1", board, lambda: settings, reviews=api.reviews()))
+    server.start()
+    channels = []
+
+    def stub(token=None):
+        channel = grpc.secure_channel(f"127.0.0.1:{server.port}", grpc.ssl_channel_credentials(content(pki.ca)))
+        channels.append(channel)
+        stub = drill_pb2_grpc.DrillServiceStub(channel)
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        return stub, metadata
+
+    yield stub
+    for channel in channels:
+        channel.close()
+    server.stop()
+
+
+def code_of(call, message, metadata):
+    def hear():
+        answer = call(message, metadata=metadata, timeout=DEADLINE)
+        return list(answer) if isinstance(answer, grpc.Call) else answer
+
+    with pytest.raises(grpc.RpcError) as caught:
+        hear()
+    return caught.value.code(), caught.value.details()
+
+
+def test_a_token_with_the_right_drills_and_is_named(dial, board):
+    stub, metadata = dial("token.of.operator")
+    drill_id = stub.StartDrill(request(), metadata=metadata, timeout=DEADLINE).drill_id
+    assert board.current().order.caller == OPERATOR
+    board.observe(seen(0.0))
+    assert stub.AbortDrill(pb.AbortDrillRequest(drill_id=drill_id), metadata=metadata, timeout=DEADLINE).message
+    board.observe(seen(0.1))
+    last = list(stub.WatchDrill(pb.WatchDrillRequest(drill_id=drill_id), metadata=metadata, timeout=DEADLINE))[-1]
+    assert last.message == f"aborted by {OPERATOR}"
+
+
+@pytest.mark.parametrize(
+    ("token", "code", "word"),
+    [
+        (None, grpc.StatusCode.UNAUTHENTICATED, "no token"),
+        ("token.of.api", grpc.StatusCode.UNAUTHENTICATED, "another audience"),
+        ("token.of.watcher", grpc.StatusCode.PERMISSION_DENIED, "may not create"),
+    ],
+)
+def test_whoever_lacks_token_or_right_starts_and_aborts_nothing(dial, board, token, code, word):
+    stub, metadata = dial(token)
+    for call, message in ((stub.StartDrill, request()), (stub.AbortDrill, pb.AbortDrillRequest(drill_id="1"))):
+        found, words = code_of(call, message, metadata)
+        assert found is code
+        assert word in words
+    assert board.current() is None
+
+
+def test_a_watcher_may_watch_and_no_more(dial, board):
+    operator, metadata = dial("token.of.operator")
+    drill_id = operator.StartDrill(request(), metadata=metadata, timeout=DEADLINE).drill_id
+    watcher, metadata = dial("token.of.watcher")
+    stream = watcher.WatchDrill(pb.WatchDrillRequest(drill_id=drill_id), metadata=metadata, timeout=DEADLINE)
+    assert next(stream).phase == pb.DRILL_PHASE_WAITING
+    stream.cancel()
+    stranger, metadata = dial("token.of.api")
+    watched = code_of(stranger.WatchDrill, pb.WatchDrillRequest(drill_id=drill_id), metadata)
+    assert watched[0] is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_while_nobody_can_be_asked_nobody_new_drills_and_the_code_says_try_again(dial, api, board):
+    api.failure = Unreachable("no connection")
+    stub, metadata = dial("token.of.operator")
+    assert code_of(stub.StartDrill, request(), metadata)[0] is grpc.StatusCode.UNAVAILABLE
+    assert board.current() is None
+
+
+def test_a_refused_token_is_in_no_log_line(dial, caplog):
+    caplog.set_level("DEBUG")
+    stub, metadata = dial("secret.that.nobody.knows")
+    code_of(stub.StartDrill, request(), metadata)
+    assert "caller refused" in caplog.text
+    assert "secret.that" not in caplog.text
+
+
+def test_with_tokens_certificate_and_key_are_needed_still(board, api):
+    settings = DrillSettings(listen="127.0.0.1:0")
+    with pytest.raises(SettingsError, match=r"drill\.tls_certificate_file") as caught:
+        DrillServer(settings, DrillService("n1", board, lambda: settings, reviews=api.reviews()))
+    assert "client_ca" not in str(caught.value)
