@@ -30,6 +30,7 @@ FLAGS: Final = (
     f"-s -w -X {_VERSION}.gitVersion=v{KUBERNETES}"
     f" -X {_VERSION}.gitMajor={KUBERNETES.split('.')[0]} -X {_VERSION}.gitMinor={KUBERNETES.split('.')[1]}"
 )
+_NO_C: Final = MappingProxyType({"CGO_ENABLED": "0"})
 
 
 class ToolsMissing(Exception):
@@ -77,10 +78,11 @@ def build() -> Path:
     return target
 
 
-def go_build(sources: Path, target: str, packages: Sequence[str], flags: Sequence[str], *, cgo: bool = False) -> None:
+def go_build(
+    sources: Path, target: str, packages: Sequence[str], flags: Sequence[str], environment: Mapping[str, str] = _NO_C
+) -> None:
     """Build packages of the module in `sources`, each into a program in `target`. Raises ToolsMissing."""
-    command = [_go(), "build", "-trimpath", *flags, "-o", f"{target}/", *packages]
-    _run(command, sources, {"CGO_ENABLED": "1" if cgo else "0"})
+    _run([_go(), "build", "-trimpath", *flags, "-o", f"{target}/", *packages], sources, environment)
 
 
 def _go() -> str:

@@ -102,13 +102,18 @@ def run(exchange: Path, script: str, seconds: float, environment: dict[str, str]
     return int(status.read_text()) if status.exists() else None
 
 
-def command(exchange: Path, initramfs: Path) -> list[str]:
-    """QEMU's command line. No network, and always emulated: KVM inside another virtual machine is too often broken."""
+def command(exchange: Path, initramfs: Path, *, memory: str = MEMORY, network: str = "") -> list[str]:
+    """QEMU's command line, always emulated: KVM inside another virtual machine is too often broken.
+
+    network: a -netdev whose id is `net`; empty is none.
+    """
+    # Without a ROM to boot from, which is a package of its own.
+    card = ["-netdev", network, "-device", "virtio-net-pci,netdev=net,romfile="] if network else []
     share = "local,security_model=none,multidevs=remap"
     return [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
         "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max",
-        "-smp", str(CPUS), "-m", MEMORY,
+        "-smp", str(CPUS), "-m", memory, *card,
         "-kernel", str(cache() / "vmlinuz"), "-initrd", str(initramfs),
         "-append", "console=ttyS0 panic=-1 cgroup_no_v1=all psi=1",
         "-virtfs", f"{share},path=/,mount_tag=machine,readonly=on",

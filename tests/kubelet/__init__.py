@@ -1,0 +1,1 @@
+"""The agent beside a real kubelet, in an emulated guest."""
