@@ -11,6 +11,7 @@ from agent.gpu import Gpu
 from agent.host.disks import read_disks
 from agent.host.nvml import NvmlReader
 from agent.host.perf import PerfReader, PerfTarget
+from agent.host.rivals import foreign_agents
 from agent.host.source import Source
 from agent.host.topology import TopologyReader
 from agent.snapshot import PodSnapshot
@@ -22,6 +23,7 @@ _LOG: Final = get_logger("agent.collect")
 _MACHINE_SECONDS: Final = 10.0
 _MACHINE_TIMEOUT_SECONDS: Final = 5.0
 _DISKS_SECONDS: Final = 60.0
+_RIVALS_SECONDS: Final = 30.0
 _GPU_TIMEOUT_SECONDS: Final = 10.0
 _PERF_MARGIN_SECONDS: Final = 10.0
 _BACKOFF_MAX_SECONDS: Final = 600.0
@@ -46,6 +48,9 @@ class Collectors:
             timeout_seconds=_MACHINE_TIMEOUT_SECONDS,
             longest_seconds=_BACKOFF_MAX_SECONDS,
             absent=lambda: f"{sys_root}/block cannot be listed",
+        )
+        self._rivals = Source(
+            "rivals", lambda: foreign_agents(proc_root), _RIVALS_SECONDS, timeout_seconds=_MACHINE_TIMEOUT_SECONDS
         )
         self._perf: PerfReader | None = None
         self._counters: Source[Mapping[str, float]] | None = None
@@ -81,7 +86,8 @@ class Collectors:
         )
 
     def _sources(self) -> list[Source[Any]]:
-        return [source for source in (self._topology, self._disks, self._counters, self._gpus) if source is not None]
+        every = (self._topology, self._disks, self._rivals, self._counters, self._gpus)
+        return [source for source in every if source is not None]
 
     def start(self) -> None:
         """Start all threads."""
@@ -101,6 +107,10 @@ class Collectors:
     def disks(self) -> tuple[str, ...] | None:
         """Whole disks as MAJ:MIN."""
         return self._disks.latest()
+
+    def rivals(self) -> Mapping[str, str] | None:
+        """Agents of other systems outside pods: system -> how it was seen; None while that is not known."""
+        return self._rivals.latest()
 
     def gpus(self) -> tuple[Gpu, ...] | None:
         """GPUs; None where there are none to read, or they do not answer."""

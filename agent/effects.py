@@ -101,6 +101,9 @@ class Readings(Protocol):
     def disks(self) -> tuple[str, ...] | None:
         """Whole disks as MAJ:MIN."""
 
+    def rivals(self) -> Mapping[str, str] | None:
+        """Agents of other systems outside pods: system -> how it was seen; None while that is not known."""
+
     def gpus(self) -> tuple[Gpu, ...] | None:
         """GPUs, None where none can be read."""
 
@@ -156,7 +159,14 @@ class Effects:
         pods = tuple(
             replace(pod, cpi=cpi[pod.identity.uid]) if pod.identity.uid in cpi else pod for pod in snapshot.pods
         )
-        return replace(snapshot, pods=pods, topology=readings.topology(), disks=readings.disks(), gpus=readings.gpus())
+        return replace(
+            snapshot,
+            pods=pods,
+            topology=readings.topology(),
+            disks=readings.disks(),
+            gpus=readings.gpus(),
+            rivals=readings.rivals(),
+        )
 
     def pressure(self, measured: Pressure | None) -> Pressure | None:
         """LS pressure as policies shall see it: a drill's signal in place of what is measured."""

@@ -19,6 +19,7 @@ from slacktide.forecast import Amount
 from slacktide.kernel.kubepods import container_id
 from slacktide.objects import Container, Pod, Quantity, epoch_seconds, is_terminal, is_terminating
 from slacktide.resources import CPU, MEMORY, limits_of, requests_of
+from slacktide.rivals import agent_in
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier, tier_of
 
@@ -50,6 +51,7 @@ def identity_of(pod: Pod, names: ResourceNames) -> PodIdentity:
         grace_seconds=_grace(pod),
         evictable=is_evictable(pod),
         containers=_containers(pod, names),
+        rival=agent_in(pod),
     )
     try:
         plain, limits = requests_of(pod), limits_of(pod)

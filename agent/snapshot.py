@@ -57,7 +57,8 @@ class PodIdentity:
     `created_at` is seconds since the epoch (None: not stated). `terminating` is a pod with a deletion timestamp or
     one that ended, `grace_seconds` how long it may take to end (None: not known). `evictable` is false where an
     annotation opts out. `batch_only`: it asks for batch resources and no native CPU or memory, so the kubelet limits
-    nothing. `batch_limit` is the sum of its containers' limits, None in a part where any of them has none.
+    nothing. `batch_limit` is the sum of its containers' limits, None in a part where any of them has none. `rival` is
+    the other system whose node agent it is (`slacktide.rivals`), empty for nearly all.
     """
 
     namespace: str
@@ -76,6 +77,7 @@ class PodIdentity:
     batch_only: bool = False
     batch_limit: Amount = NOTHING_KNOWN
     containers: tuple[ContainerIdentity, ...] = ()
+    rival: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,8 @@ class NodeSnapshot:
     at. `ladder` is where each rung stood after the last decision. `node_psi_memory` is the share of the turn in which
     some task of the node waited for memory. `drill` is the drill that presses LS now. `shortage` is what
     `agent.policy.shortage` makes of this picture, None where nobody judged it. `disks` are whole disks as MAJ:MIN.
-    `tasks` are the threads of the whole node, of `tasks_max` at most.
+    `tasks` are the threads of the whole node, of `tasks_max` at most. `rivals` are node agents of other systems that
+    run outside pods: system -> how it was seen; None while that is not known.
     """
 
     at: float
@@ -171,6 +174,7 @@ class NodeSnapshot:
     disks: tuple[str, ...] | None = None
     tasks: int | None = None
     tasks_max: int | None = None
+    rivals: Mapping[str, str] | None = field(default_factory=dict)
 
     split: dict[Tier, tuple[tuple[PodSnapshot, ...], tuple[PodSnapshot, ...]]] = field(
         default_factory=dict, compare=False, repr=False

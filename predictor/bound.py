@@ -13,6 +13,7 @@ from slacktide.forecast import Amount
 from slacktide.names import KOORDINATOR_PLACEMENT_ANNOTATION, MID_CPU, MID_MEMORY
 from slacktide.objects import Pod, epoch_seconds, is_terminal, is_terminating, owner_group
 from slacktide.resources import batch_request, requests_of
+from slacktide.rivals import advice, agent_in, writer_in
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier, tier_of
 
@@ -46,13 +47,15 @@ class Bound:
     """Sums over the pods of one node: `sold` over BE pods, `requested` (plain requests) and `mid` (those of the mid
     tier, part of them) over the LS pods `pods`.
 
-    A sum with a pod that could not be read is not known.
+    A sum with a pod that could not be read is not known. `rival` says what is wrong where the agent of another such
+    system runs on the node, empty where none does.
     """
 
     sold: Amount = _NOTHING
     requested: Amount = _NOTHING
     pods: tuple[LsPod, ...] = ()
     mid: Amount = _NOTHING
+    rival: str = ""
 
 
 UNKNOWN: Final = Bound(Amount(), Amount())
@@ -68,6 +71,12 @@ class BoundPods:
         self._sums: dict[str, tuple[list[_Asked | None], Bound]] = {}
         self._pods: tuple[Pod, ...] = ()
         self._known: tuple[dict[str, Bound], int] = ({}, 0)
+        self._writers: frozenset[str] = frozenset()
+
+    @property
+    def writers(self) -> frozenset[str]:
+        """Systems whose writers of batch resources run in the cluster, as of the last `by_node`."""
+        return self._writers
 
     def by_node(self, pods: Iterable[Pod]) -> tuple[dict[str, Bound], int]:
         """Sums per node name, and how many pods could not be read.
@@ -92,6 +101,7 @@ class BoundPods:
             read[uid] = before if before is not None and before[0] is pod else (pod, _asked(pod, self._names))
             gathered.setdefault(pod.spec.node_name, []).append(read[uid][1])
         self._read = read
+        self._writers = frozenset(asked.writer for _, asked in read.values() if asked is not None and asked.writer)
         unreadable = sum(asked is None for _, asked in read.values())
         self._sums = {node: self._sum(node, asked) for node, asked in gathered.items()}
         return {node: bound for node, (_, bound) in self._sums.items()}, unreadable
@@ -103,10 +113,13 @@ class BoundPods:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Asked:
-    """What one pod adds: to what is sold, or as an LS pod; a SYSTEM pod adds nothing."""
+    """What one pod adds: to what is sold, or as an LS pod; a SYSTEM pod adds nothing. `rival` as in Bound;
+    `writer` is the system that writes batch resources from this pod."""
 
     sold: Amount | None = None
     pod: LsPod | None = None
+    rival: str = ""
+    writer: str = ""
 
 
 def _asked(pod: Pod, names: ResourceNames) -> _Asked | None:
@@ -115,9 +128,14 @@ def _asked(pod: Pod, names: ResourceNames) -> _Asked | None:
     try:
         if tier is Tier.BE:
             return _Asked(sold=batch_request(pod, names))
-        return _Asked(pod=_ls_pod(pod)) if tier is Tier.LS else _Asked()
+        return _Asked(pod=_ls_pod(pod) if tier is Tier.LS else None, rival=_rival(pod), writer=writer_in(pod))
     except QuantityError:
         return None
+
+
+def _rival(pod: Pod) -> str:
+    system = agent_in(pod)
+    return advice(system, f"pod {pod.metadata.namespace}/{pod.metadata.name}") if system else ""
 
 
 def _ls_pod(pod: Pod) -> LsPod:
@@ -140,14 +158,19 @@ def _ls_pod(pod: Pod) -> LsPod:
 def _summed(asked: list[_Asked | None]) -> Bound:
     known = [one for one in asked if one is not None]
     if len(known) < len(asked):
-        return UNKNOWN
+        return dataclasses.replace(UNKNOWN, rival=_joined(known))
     pods = tuple(one.pod for one in known if one.pod is not None)
     return Bound(
         _sum(one.sold for one in known if one.sold is not None),
         _sum(pod.requested for pod in pods),
         pods,
         _sum(pod.mid for pod in pods),
+        _joined(known),
     )
+
+
+def _joined(asked: Iterable[_Asked]) -> str:
+    return "; ".join(sorted({one.rival for one in asked if one.rival}))
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:

@@ -2,7 +2,8 @@
 
 Another overcommit controller under the same resource names and we would overwrite each other for ever, and the
 scheduler would see whichever wrote last. A single foreign change is set right; after `changes` of them within
-`quiet_seconds` we give way: nothing is published on that node, until it has stood still for `quiet_seconds`.
+`quiet_seconds` we give way: nothing is published on that node, until it has stood still for `quiet_seconds`. Where
+the other is known for what it is, its first change is enough.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ def changed(conflict: Conflict, found: Amount, now: float, rules: ConflictRules)
     if len(recent) < rules.changes:
         return Conflict(recent)
     return Conflict(recent, stopped=now, seen=found, moved=now)
+
+
+def given_way(conflict: Conflict, found: Amount, now: float) -> Conflict:
+    """Stop at once: who put `found` there is known to go on writing."""
+    return dataclasses.replace(conflict, stopped=now, seen=found, moved=now)
 
 
 def watched(conflict: Conflict, found: Amount, now: float, rules: ConflictRules) -> Conflict:

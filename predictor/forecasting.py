@@ -208,6 +208,7 @@ class Forecaster:
     def _bind(self, now: Instant) -> Mapping[str, Bound]:
         bound, unreadable = self._bound.by_node(self._objects.pods())
         self._metrics.skipped_pods.inc(unreadable)
+        self._publisher.others = self._bound.writers
         self._crowds.follow(bound, self._moment(now))
         return bound
 
@@ -326,7 +327,9 @@ class Forecaster:
             index = turn.place.get(name)
             heard = None if index is None else turn.view.heard[index]
             now = msgspec.structs.replace(forecast, at=turn.now.wall)
-            judged.until = min(until, self._publisher.plan(node, now, known.sold, settings, heard) - _MARGIN_SECONDS)
+            asked = UNKNOWN if turn.bound is None else turn.bound.get(name, _NO_PODS)
+            quiet = self._publisher.plan(node, now, known.sold, settings, heard, rival=asked.rival)
+            judged.until = min(until, quiet - _MARGIN_SECONDS)
         return judged
 
     def _know(self, turn: _Pass, name: str) -> tuple[Knowledge, float]:
@@ -352,7 +355,7 @@ class Forecaster:
             capacity=capacity,
             allocatable=allocatable,
             sold=asked.sold,
-            closed=_closed(view.closed[index], node, allocatable),
+            closed=_closed(view.closed[index], node, allocatable, asked.rival),
             zones=view.zones[index],
             mid_sold=asked.mid,
             pinned=pinned(asked.pods) if view.zones[index] else {},
@@ -455,7 +458,9 @@ def _assess_rules(settings: PredictorSettings) -> AssessRules:
     )
 
 
-def _closed(by_agent: str, node: Node | None, allocatable: Amount) -> str:
+def _closed(by_agent: str, node: Node | None, allocatable: Amount, rival: str) -> str:
+    if rival:
+        return rival
     if by_agent:
         return f"closed by the agent: {by_agent}"
     known = node is None or None not in {allocatable.cpu_millis, allocatable.memory_bytes}

@@ -18,9 +18,11 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from predictor.budget import Budget
 from predictor.clock import Clock, Instant
-from predictor.conflicts import NO_CONFLICT, Conflict, ConflictRules, changed, watched
+from predictor.conflicts import NO_CONFLICT, Conflict, ConflictRules, changed, given_way, watched
 from predictor.metrics import Metrics
 from predictor.publish import (
     REFRESH_SHARE,
@@ -32,6 +34,7 @@ from predictor.publish import (
     decide_publication,
 )
 from predictor.settings import PredictorSettings
+from predictor.writers import Lister, find_writer
 from slacktide import forecast as wire
 from slacktide.cluster import NODES
 from slacktide.cluster.errors import ClusterError, NotFound, Unreachable
@@ -42,6 +45,7 @@ from slacktide.names import FORECAST_ANNOTATION
 from slacktide.objects import Node
 from slacktide.observe import get_logger
 from slacktide.quantity import parse
+from slacktide.rivals import system_of
 from slacktide.settings import ResourceNames
 
 log = get_logger("predictor.publisher")
@@ -53,7 +57,7 @@ _RETRY_SECONDS: Final = 1.0
 _LONGEST_RETRY_SECONDS: Final = 30.0
 
 
-class NodePatcher(Protocol):
+class NodePatcher(Lister, Protocol):
     """The part of the API client that is used."""
 
     def patch(self, kind: Any, name: str, namespace: str | None, body: Any, subresource: str | None = ...) -> object:
@@ -106,6 +110,12 @@ class _Known:
     conflict: Conflict = NO_CONFLICT
     fresh: bool = True
     """Nothing was written by us yet: what stands was read from the node."""
+    foreign: bool = False
+    """Batch resources stand there without our annotation, and who put them there was not asked yet."""
+    rival: str = ""
+    """What is wrong where another agent looks after the node."""
+    writer: str = ""
+    """Field manager that we gave way to, empty where it is not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,7 +130,8 @@ class _Plan:
 class Publisher:
     """Publishes forecasts of nodes. One thread at a time; only the leader may call `plan` and `write`.
 
-    `warn(node, reason, message)` tells people about a node, as an event.
+    `warn(node, reason, message)` tells people about a node, as an event. `others` are systems whose writers of batch
+    resources run in the cluster: what they wrote is not taken over, however long it stands still.
     """
 
     def __init__(
@@ -143,6 +154,7 @@ class Publisher:
         self._backoff = backoff or Backoff(_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         self._retry_at = 0.0
         self._away: str | None = None
+        self.others: frozenset[str] = frozenset()
 
     def begin(self) -> None:
         """Leadership begins: what stands is read from the nodes again, since another may have written."""
@@ -164,30 +176,45 @@ class Publisher:
         stopped = self._stopped()
         if self._away is not None or not stopped:
             return self._away
+        who = self._known[stopped[0]].writer
         return (
-            f"somebody else publishes batch resources on {len(stopped)} nodes (such as {stopped[0]}): stopped there; "
-            "switch the other controller off, or use other names (resources.cpu, resources.memory)"
+            f"{_named(who) or 'somebody else'} publishes batch resources on {len(stopped)} nodes (such as "
+            f"{stopped[0]}): stopped there; switch it off, or use other names (resources.cpu, resources.memory)"
         )
 
     def plan(
-        self, node: Node, forecast: Forecast, sold: Amount, rules: WriteRules, measured: float | None = None
+        self,
+        node: Node,
+        forecast: Forecast,
+        sold: Amount,
+        rules: WriteRules,
+        measured: float | None = None,
+        *,
+        rival: str = "",
     ) -> float:
         """Judge one node; what is due goes out with the next `write`.
 
-        `measured` is the monotonic time of the sample that the forecast rests on. Returns the monotonic time before
-        which the same node, forecast (but for its time) and sold amounts come to nothing: until then they need not be
-        judged again.
+        `measured` is the monotonic time of the sample that the forecast rests on. `rival` says that another agent looks
+        after the node: readers are told once that it is closed, and its status is left to others. Returns the monotonic
+        time before which the same node, forecast (but for its time) and sold amounts come to nothing: until then they
+        need not be judged again.
         """
         now = self._clock.now()
         known = self._recall(node)
+        self._beside(known, node, rival)
+        if rival and not _says_open(known.standing, node):
+            return math.inf
         if not self._undisputed(known, node, now, rules):
             return -math.inf
         decision = decide_publication(known.standing, forecast, sold, now, rules)
         if decision.publication is None:
             known.standing = decision.standing
             return _quiet_until(decision.standing, forecast, now)
+        if rival:
+            decision = _without_amounts(decision, known.standing)
         known.standing = decision.held
-        self._plans.append(_Plan(node, known, decision, decision.publication, measured))
+        if decision.publication is not None:
+            self._plans.append(_Plan(node, known, decision, decision.publication, measured))
         return -math.inf
 
     def write(self, rules: WriteRules, is_leader: Callable[[], bool]) -> None:
@@ -208,6 +235,8 @@ class Publisher:
     def _send(self, plan: _Plan) -> bool:
         """Patch one node; False when the API server gives no answer and the others would wait for it too."""
         name, cause = plan.node.metadata.name, plan.publication.cause
+        if plan.known.foreign and not self._taken_over(plan):
+            return True
         body = patch_body(plan.node, plan.publication, self._names, with_version=plan.known.fresh)
         try:
             self._client.patch(NODES, name, None, body, subresource="status")
@@ -231,6 +260,22 @@ class Publisher:
         self._backoff.reset()
         return True
 
+    def _taken_over(self, plan: _Plan) -> bool:
+        """Whether what stands on a node that we never wrote to may be replaced: nobody else looks after it."""
+        known, node = plan.known, plan.node
+        try:
+            writer = find_writer(self._client, node.metadata.name, self._names.batch)
+        except ClusterError as error:
+            self._metrics.publish_failures.inc()
+            log.warning("who wrote batch resources cannot be asked", node=node.metadata.name, error=str(error))
+            return False
+        known.foreign, known.writer = False, writer
+        if writer:
+            now = self._clock.now().monotonic
+            known.conflict = given_way(known.conflict, status_amount(node, self._names.batch), now)
+            self._give_way(known, node, "wrote the batch resources of this node before us")
+        return not writer
+
     def _done(self, plan: _Plan) -> None:
         publication, now = plan.publication, self._clock.now()
         plan.known.standing = plan.decision.standing
@@ -253,6 +298,7 @@ class Publisher:
         known = self._known.get(node.metadata.name)
         if known is None or known.uid != node.metadata.uid:
             known = _Known(node.metadata.uid, standing_of(node, self._names))
+            known.foreign = known.standing is not None and FORECAST_ANNOTATION not in node.metadata.annotations
             self._known[node.metadata.name] = known
         return known
 
@@ -261,6 +307,10 @@ class Publisher:
         limits = ConflictRules(rules.conflict_changes, rules.conflict_seconds)
         found = status_amount(node, self._names.batch)
         if known.conflict.stopped is not None:
+            if system_of(known.writer) in self.others:
+                # What writes there still runs, and will write again.
+                known.conflict = given_way(known.conflict, found, now.monotonic)
+                return False
             known.conflict = watched(known.conflict, found, now.monotonic, limits)
             if known.conflict.stopped is None:
                 self._resume(known, node)
@@ -270,30 +320,76 @@ class Publisher:
             return True
         if found == standing.published and FORECAST_ANNOTATION in node.metadata.annotations:
             return True
+        known.writer = self._ask_writer(node)
         known.conflict = changed(known.conflict, found, now.monotonic, limits)
+        if system_of(known.writer):
+            known.conflict = given_way(known.conflict, found, now.monotonic)
         known.standing = dataclasses.replace(standing, written=None)
         self._metrics.foreign_changes.inc()
-        log.warning("node was changed by somebody else", node=node.metadata.name, found=str(found))
+        log.warning("node was changed by somebody else", node=node.metadata.name, found=str(found), by=known.writer)
         if known.conflict.stopped is not None:
-            self._give_way(node, limits)
+            times = len(known.conflict.times)
+            self._give_way(known, node, f"changed the batch resources of this node {times} times of late")
         return known.conflict.stopped is None
 
-    def _give_way(self, node: Node, limits: ConflictRules) -> None:
+    def _beside(self, known: _Known, node: Node, rival: str) -> None:
+        """Tell people, once, that another agent came to the node or went."""
+        if rival == known.rival:
+            return
+        known.rival = rival
+        if rival:
+            log.error("publishing stopped on a node", node=node.metadata.name, reason=rival)
+            self._warn(node, "AnotherAgent", rival)
+        else:
+            log.info("publishing again on a node where another agent was", node=node.metadata.name)
+
+    def _ask_writer(self, node: Node) -> str:
+        try:
+            return find_writer(self._client, node.metadata.name, self._names.batch)
+        except ClusterError:
+            # Who it was would only make the message better.
+            return ""
+
+    def _give_way(self, known: _Known, node: Node, what: str) -> None:
         message = (
-            f"somebody else changed the batch resources of this node {limits.changes} times within "
-            f"{limits.quiet_seconds:g} s: nothing is published here until they stand still for as long"
+            f"{_named(known.writer) or 'somebody else'} {what}: nothing is published here until it is switched off "
+            "and they stand still; or use other names (resources.cpu, resources.memory)"
         )
         self._metrics.conflicts.set(len(self._stopped()))
         log.error("publishing stopped on a node", node=node.metadata.name, reason=message)
         self._warn(node, "ForecastConflict", message)
 
     def _resume(self, known: _Known, node: Node) -> None:
-        known.standing, known.fresh = standing_of(node, self._names), True
+        known.standing, known.fresh, known.foreign, known.writer = standing_of(node, self._names), True, False, ""
         self._metrics.conflicts.set(len(self._stopped()))
         log.info("publishing again on a node that stood still", node=node.metadata.name)
 
     def _stopped(self) -> list[str]:
         return [name for name, known in self._known.items() if known.conflict.stopped is not None]
+
+
+def _named(manager: str) -> str:
+    """A field manager in words; empty for one that is not known."""
+    system = system_of(manager)
+    return f"{manager} ({system})" if system else manager
+
+
+def _says_open(standing: Standing | None, node: Node) -> bool:
+    """Whether our annotation on `node` tells readers that they may sell there."""
+    return standing is not None and not standing.closed and FORECAST_ANNOTATION in node.metadata.annotations
+
+
+def _without_amounts(decision: Decision, before: Standing | None) -> Decision:
+    """The annotation alone: the amounts of the status are left as they are."""
+    publication, standing = decision.publication, decision.standing
+    if publication is None or standing is None or before is None:
+        return decision
+    forecast = msgspec.structs.replace(publication.forecast, mid=Amount())
+    return dataclasses.replace(
+        decision,
+        publication=dataclasses.replace(publication, published=Amount(), forecast=forecast),
+        standing=dataclasses.replace(standing, published=before.published),
+    )
 
 
 def _quiet_until(standing: Standing | None, forecast: Forecast, now: Instant) -> float:

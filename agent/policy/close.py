@@ -6,6 +6,7 @@
     memory        available memory is below `memory_percent` of the node's
     evicting      eviction, freezing or killing is on, or a pod that was evicted has not gone yet
     blind         use of LS or SYSTEM, or the node's memory, is not measured for `blind_seconds`
+    rival         the agent of another such system runs on the node (slacktide.rivals)
 
 Any of them closes at once when its time is over. It opens after `quiet_seconds` in which none of them showed even a
 sign (memory must be `memory_hold_percent` above the mark), and not before `min_dwell_seconds`. A rung or a signal
@@ -29,6 +30,7 @@ from agent.policy.base import Context, Desired
 from agent.policy.rung import RungRules, RungState, Verdict, advance, status_of
 from agent.policy.victims import begun_attempts
 from agent.snapshot import NodeSnapshot
+from slacktide.rivals import advice
 from slacktide.settings import Settings
 from slacktide.tier import Tier
 
@@ -127,10 +129,19 @@ class Close:
 
 
 def _signs(snapshot: NodeSnapshot, settings: CloseSettings, capabilities: Capabilities) -> Iterator[Sign]:
+    yield from _rivals(snapshot)
     yield from _rungs(snapshot, settings)
     yield from _shortage(snapshot, settings, capabilities)
     yield from _memory(snapshot, settings)
     yield from _blind(snapshot, settings)
+
+
+def _rivals(snapshot: NodeSnapshot) -> Iterator[Sign]:
+    pods = {pod.identity.rival: f"pod {pod.label}" for pod in snapshot.pods if pod.identity.rival}
+    if snapshot.rivals is None:
+        yield Sign(name="rivals unknown", patience_seconds=_ONLY_HOLDS, reason="other agents are not looked for yet")
+    for system, where in sorted({**(snapshot.rivals or {}), **pods}.items()):
+        yield Sign(name=f"rival {system}", patience_seconds=0.0, reason=advice(system, where))
 
 
 def _rungs(snapshot: NodeSnapshot, settings: CloseSettings) -> Iterator[Sign]:

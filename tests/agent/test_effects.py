@@ -52,6 +52,9 @@ class Readings:
     def disks(self):
         return ("8:0",)
 
+    def rivals(self):
+        return {}
+
     def gpus(self):
         return None
 

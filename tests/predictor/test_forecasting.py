@@ -23,6 +23,7 @@ from predictor.publisher import Publisher, names_of
 from predictor.settings import ForecastSettings, MidSettings, PoolSettings, PredictorSettings
 from predictor.slots import slot_of
 from slacktide import forecast as wire
+from slacktide.cluster import Listing
 from slacktide.cluster.election import ElectionSettings, next_step
 from slacktide.cluster.errors import Conflict, NotFound, Unreachable
 from slacktide.forecast import Amount, Freshness, Origin, Zone
@@ -45,6 +46,7 @@ class Cluster:
         self.bodies = {}
         self.pod_bodies = {}
         self.patches = []
+        self.asked = []
         self.failure = None
 
     def add_node(self, name="n1", uid="u1", cpu="32", memory="64Gi", labels=None):
@@ -91,6 +93,11 @@ class Cluster:
         for part in ("capacity", "allocatable"):
             mine["status"][part].update(body["status"][part])
         self.patches.append((name, body))
+
+    def list(self, kind, *, field_selector):
+        name = field_selector.removeprefix("metadata.name=")
+        self.asked.append(name)
+        return Listing((msgspec.convert(self.bodies[name], kind.view),), "1")
 
     def amounts(self, name="n1"):
         status = self.bodies[name]["status"]
