@@ -45,7 +45,7 @@ MANAGED: Final[dict[str, tuple[str, ...]]] = {
         *("observe_only", "collect.perf", "collect.gpu", "weight.core_scheduling"),
         *("report.ca_file", "report.token_file", "report.certificate_file", "report.key_file", "report.insecure"),
         *("report.server_name", "drill.listen", "drill.tls_certificate_file", "drill.tls_key_file"),
-        *("drill.tls_client_ca_file", "drill.allowed_callers", "drill.load", "drill.insecure"),
+        *("drill.tls_client_ca_file", "drill.allowed_callers", "drill.load"),
     ),
     "predictor": (*_COMMON, "listen", "insecure", "history_dir", "identity", "tls", "auth.audience", "auth.agents"),
     "scheduler": (*_COMMON, "configuration", "scheduler_name", "identity"),
