@@ -30,6 +30,7 @@ COMMANDS: Final = (
     "agent",
     "history",
     "backtest",
+    "withdraw",
     "demo",
     "completion",
     "version",
