@@ -85,9 +85,9 @@ def serving(address, predictor):
 
 
 @contextmanager
-def reporting(tmp_path, address, settings=QUICK, boot="boot", limit=1 << 20, **more):
+def reporting(tmp_path, address, settings=QUICK, boot="boot", limit=1 << 20, node="n1", **more):
     spool = Spool(str(tmp_path), limit)
-    reporter = Reporter("n1", boot, spool, settings, address, **more)
+    reporter = Reporter(node, boot, spool, settings, address, **more)
     reporter.start()
     try:
         yield reporter, spool
