@@ -26,6 +26,7 @@ COMMANDS: Final = (
     "explain",
     "placement-check",
     "simulate",
+    "convert",
     "doctor",
     "agent",
     "history",

@@ -41,6 +41,12 @@ EXPECTED_LIFE_ANNOTATION: Final = "slacktide.io/expected-life-seconds"
 SCHEDULER_NAME: Final = "slacktide-scheduler"
 """Default `spec.schedulerName` of the second scheduler."""
 
+EVICTED_BY_LABEL: Final = "slacktide.io/evicted-by"
+"""Label of requests for an eviction, which leads those of agents to the policy that looks at the pod's node."""
+
+PRIORITY_CLASS: Final = "slacktide-batch"
+"""Default `spec.priorityClassName` of best-effort pods."""
+
 HOST_PROCESS_IMAGE: Final = "slacktide.io/host-process"
 """Image field of pods made by `slacktide run`: processes of this machine are run, no image is pulled."""
 

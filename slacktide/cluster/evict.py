@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from slacktide.cluster.errors import ApiError, Conflict, Forbidden, NotFound, ServerError, TooManyRequests
+from slacktide.names import EVICTED_BY_LABEL
 from slacktide.objects import Pod
 
 
@@ -71,7 +72,11 @@ def eviction_body(pod: Pod, grace_period_seconds: int | None, dry_run: bool) -> 
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"name": pod.metadata.name, "namespace": pod.metadata.namespace},
+        "metadata": {
+            "name": pod.metadata.name,
+            "namespace": pod.metadata.namespace,
+            "labels": {EVICTED_BY_LABEL: "agent"},
+        },
         "deleteOptions": options,
     }
 

@@ -262,7 +262,7 @@ def test_evict(api, client, reply, outcome, retry_after):
     assert api.calls[0].body == {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"name": "a", "namespace": "ns"},
+        "metadata": {"name": "a", "namespace": "ns", "labels": {"slacktide.io/evicted-by": "agent"}},
         "deleteOptions": {"preconditions": {"uid": "u1"}, "gracePeriodSeconds": 5},
     }
 
