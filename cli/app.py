@@ -1,4 +1,4 @@
-"""What commands share: where the state directory is, who is asked, in which format the answer goes out.
+"""What commands share: who is asked (this machine or a cluster), and in which format the answer goes out.
 
 Everything outside the process is reached through fields of `App`, so a test hands in twins.
 """
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cli.exits import not_running
-from cli.output import Output
+from cli.exits import USAGE, CommandError, not_running
+from cli.output import FORMATS, Format, Output
 from standalone.state import StateDir, find, holder, resolve
 
 if TYPE_CHECKING:
     from cli.cycles import Scheduling
     from cli.session import StopSignals
     from slacktide.cluster import Client
+    from slacktide.settings import ClusterSettings
     from slacktide.status import AgentStatus
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -28,10 +29,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def connect(state: StateDir) -> Client:
     """Client of the API server of this state directory."""
-    from slacktide.cluster import connect as reach
     from slacktide.settings import ClusterSettings
 
-    return reach(ClusterSettings(server=f"unix:{state.api_socket}"), user_agent="slacktide")
+    return reach(ClusterSettings(server=f"unix:{state.api_socket}"))
+
+
+def reach(settings: ClusterSettings) -> Client:
+    """Client of a cluster."""
+    from slacktide.cluster import connect as to
+
+    return to(settings, user_agent="slacktide")
 
 
 def agent_status(state: StateDir) -> AgentStatus | None:
@@ -78,12 +85,16 @@ def caught_signals() -> StopSignals:
 
 @dataclass
 class App:
-    """State of one invocation."""
+    """State of one invocation. With `kubectl` the command was called as its plugin: a cluster is meant."""
 
     state_option: str | None = None
+    kubeconfig: str = ""
+    context: str = ""
+    kubectl: bool = False
     out: Output = field(default_factory=Output)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     connect: Callable[[StateDir], Client] = connect
+    reach: Callable[[ClusterSettings], Client] = reach
     agent_status: Callable[[StateDir], AgentStatus | None] = agent_status
     scheduling: Callable[[StateDir], Scheduling | None] = scheduling
     is_up: Callable[[str], bool] = lambda root: holder(root) is not None
@@ -95,17 +106,32 @@ class App:
         return resolve(self.state_option, self.environ, os.geteuid())
 
     def state(self) -> StateDir:
-        """The state directory of a running Slacktide. Raises CommandError (3) when nothing is up there."""
+        """The state directory of a running Slacktide. Raises CommandError: 3 nothing is up, 2 a cluster is meant."""
+        if self.in_cluster:
+            raise CommandError("this is about one machine, not about a cluster: call it as `slacktide` there", USAGE)
         found = find(self.root)
         if found is None or not self.is_up(self.root):
             raise not_running(self.root)
         return found
 
+    @property
+    def in_cluster(self) -> bool:
+        """Whether a cluster is asked instead of the Slacktide of this machine."""
+        return self.kubectl or bool(self.kubeconfig or self.context)
+
     def client(self) -> Client:
-        """Client of the running API server. Raises CommandError (3) when nothing is up."""
-        state = self.state()
+        """Client of the API server. Raises CommandError (3) when nothing is up."""
+        from slacktide.settings import ClusterSettings
+
         quiet_logs()
-        return self.connect(state)
+        if self.in_cluster:
+            return self.reach(ClusterSettings(kubeconfig=self.kubeconfig, context=self.context))
+        return self.local_client()
+
+    def local_client(self) -> Client:
+        """Client of this machine's API server, for what is about pods that are processes here. Raises CommandError."""
+        quiet_logs()
+        return self.connect(self.state())
 
 
 def quiet_logs() -> None:
@@ -120,9 +146,19 @@ def _remember_state(context: click.Context, _: click.Parameter, value: str | Non
         context.ensure_object(App).state_option = value
 
 
-def _remember_output(context: click.Context, _: click.Parameter, value: str | None) -> None:
+def _remember_output(context: click.Context, _: click.Parameter, value: Format | None) -> None:
     if value is not None:
-        context.ensure_object(App).out.format = "json" if value == "json" else "table"
+        context.ensure_object(App).out.format = value
+
+
+def _remember_kubeconfig(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(App).kubeconfig = value
+
+
+def _remember_context(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(App).context = value
 
 
 def common_options(command: _F) -> _F:
@@ -138,13 +174,34 @@ def common_options(command: _F) -> _F:
     output = click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json"]),
+        type=click.Choice(FORMATS),
         expose_value=False,
         callback=_remember_output,
         is_eager=True,
-        help="Tables for people or JSON for programs.",
+        help="Tables for people, json or yaml for programs; of lists also wide tables and names alone.",
     )
     return state(output(command))
+
+
+def cluster_options(command: _F) -> _F:
+    """`common_options`, and --kubeconfig and --context for commands that answer for a cluster as well."""
+    kubeconfig = click.option(
+        "--kubeconfig",
+        metavar="FILE",
+        expose_value=False,
+        callback=_remember_kubeconfig,
+        is_eager=True,
+        help="Ask that cluster instead of the Slacktide of this machine.",
+    )
+    context = click.option(
+        "--context",
+        metavar="NAME",
+        expose_value=False,
+        callback=_remember_context,
+        is_eager=True,
+        help="Ask the cluster of that context of the kubeconfig.",
+    )
+    return kubeconfig(context(common_options(command)))
 
 
 def examples(*lines: str) -> str:

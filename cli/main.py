@@ -22,6 +22,7 @@ COMMANDS: Final = (
     "logs",
     "rm",
     "top",
+    "events",
     "forecast",
     "explain",
     "placement-check",
@@ -67,13 +68,20 @@ class Commands(click.Group):
 @common_options
 @click.version_option(slacktide.__version__, prog_name="slacktide")
 def cli() -> None:
-    """Let batch work use what online services leave idle, on this machine."""
+    """Let batch work use what online services leave idle, on this machine or in a cluster."""
+
+
+def kubectl() -> int:
+    """The same program as a plugin of kubectl: `kubectl slacktide top` asks the cluster of the current context."""
+    return main(app=App(kubectl=True))
 
 
 def main(argv: list[str] | None = None, app: App | None = None) -> int:
     """Run one command; returns its exit code (docs/cli.md)."""
+    app = app or App()
+    name = "kubectl slacktide" if app.kubectl else "slacktide"
     try:
-        result = cli.main(args=argv, prog_name="slacktide", standalone_mode=False, obj=app or App())
+        result = cli.main(args=argv, prog_name=name, standalone_mode=False, obj=app)
         return result if isinstance(result, int) else OK
     except click.ClickException as error:
         error.show()

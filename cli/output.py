@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from cli.exits import USAGE, CommandError
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-Format = Literal["table", "json"]
+Format = Literal["table", "wide", "json", "yaml", "name"]
+FORMATS: Final[tuple[Format, ...]] = ("table", "wide", "json", "yaml", "name")
 
 _UNLIMITED: Final = 10_000
 MISSING: Final = "-"
@@ -33,7 +36,12 @@ class Output:
     @property
     def json(self) -> bool:
         """Whether a program reads."""
-        return self.format == "json"
+        return self.format in {"json", "yaml"}
+
+    @property
+    def wide(self) -> bool:
+        """Whether columns that few need are asked for too."""
+        return self.format == "wide"
 
     def console(self) -> Console:
         """The terminal, made anew so that redirected streams are seen."""
@@ -43,18 +51,37 @@ class Output:
         return Console(width=width, highlight=False, soft_wrap=False)
 
     def document(self, value: Any) -> None:
-        """Print one JSON document."""
+        """Print one document, as JSON or YAML."""
+        if self.format == "yaml":
+            import yaml
+
+            self.text(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True).rstrip())
+            return
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
         sys.stdout.flush()
 
     def line(self, value: Any) -> None:
-        """Print one line of JSON of a stream."""
+        """Print one object of a stream: a line of JSON, or a document of YAML."""
+        if self.format == "yaml":
+            self.text("---")
+            self.document(value)
+            return
         sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
         sys.stdout.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a table without frame, as people know it from kubectl."""
+        if self.format == "name":
+            raise CommandError("there are no names to list here: use --output table, json or yaml", USAGE)
         self.draw(make_table(columns, rows))
+
+    def listing(self, kind: str, names: Iterable[str], columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print a table of named things, or with `--output name` a line KIND/NAME for each."""
+        if self.format == "name":
+            for name in names:
+                self.text(f"{kind}/{name}")
+        else:
+            self.table(columns, rows)
 
     def draw(self, picture: RenderableType) -> None:
         """Print something that rich can draw, without the blanks that it puts at the ends of lines."""

@@ -13,9 +13,9 @@ from scheduler_plugins.placement.check import Aim, Check, Finding, check
 from scheduler_plugins.placement.read import check_framework, problem_of
 from scheduler_plugins.placement.solve import Limits
 from slacktide import names
-from slacktide.cluster import NODES, PODS, connect
+from slacktide.cluster import NODES, PODS
 from slacktide.objects import Pod
-from slacktide.settings import ClusterSettings, ResourceNames
+from slacktide.settings import ResourceNames
 from slacktide.tier import Tier, tier_of
 
 if TYPE_CHECKING:
@@ -70,13 +70,11 @@ class Answer:
         return said
 
 
-def objects(app: App, files: Sequence[str], kubeconfig: str | None) -> Dump:
+def objects(app: App, files: Sequence[str]) -> Dump:
     """Nodes and pods from where they were asked for. Raises DumpError, ClusterError, CommandError."""
     if files:
         return read_dump(files)
-    if kubeconfig is None:
-        return _of(app.client())
-    with contextlib.closing(connect(ClusterSettings(kubeconfig=kubeconfig), user_agent="slacktide")) as client:
+    with contextlib.closing(app.client()) as client:
         return _of(client)
 
 

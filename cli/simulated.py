@@ -23,10 +23,9 @@ from scheduler_plugins.simulation.arrivals import read_arrivals
 from scheduler_plugins.simulation.outcome import NodeOutcome, Outcome, PodOutcome, Use
 from scheduler_plugins.simulation.run import Plan, Simulation, kinds_of
 from scheduler_plugins.simulation.start import Choice, begin, wall_of
-from slacktide.cluster import NODES, PODS, connect
+from slacktide.cluster import NODES, PODS
 from slacktide.cluster.errors import NotFound
 from slacktide.objects import Pod
-from slacktide.settings import ClusterSettings
 
 if TYPE_CHECKING:
     from cli.app import App
@@ -42,7 +41,6 @@ class Asked:
     """The options of the command."""
 
     files: Sequence[str]
-    kubeconfig: str | None
     configuration: str | None
     arrivals: str | None
     pending: bool
@@ -65,7 +63,7 @@ def run(app: App, asked: Asked) -> tuple[Outcome, Sequence[str]]:
     if profile not in names:
         # For the message, which names those that there are.
         raise unknown_profile(profile, names)
-    dump = _with_others(app, asked, objects(app, asked.files, asked.kubeconfig), config, plugins)
+    dump = _with_others(app, asked, objects(app, asked.files), config, plugins)
     moves = Wanted(aim="spread", tier=asked.tier, namespace=asked.namespace, topologies=()).moves
     choice = Choice(
         profile,
@@ -105,11 +103,7 @@ def _with_others(app: App, asked: Asked, dump: Dump, config: SchedulerConfig, pl
     """Of a running cluster also the objects that the plugins of the configuration ask for."""
     if asked.files:
         return dump
-    client = (
-        connect(ClusterSettings(kubeconfig=asked.kubeconfig), user_agent="slacktide")
-        if asked.kubeconfig
-        else app.client()
-    )
+    client = app.client()
     try:
         for kind in kinds_of(config, plugins):
             if kind not in (PODS, NODES):

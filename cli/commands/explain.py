@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, common_options, examples
+from cli.app import App, cluster_options, common_options, examples
 
 if TYPE_CHECKING:
     from cli.cycles import Scheduling
@@ -24,7 +24,7 @@ def command() -> None:
 
 @command.command("node", epilog=examples("slacktide explain node", "slacktide explain node lab-1"))
 @click.argument("name", metavar="NODE", required=False)
-@common_options
+@cluster_options
 @click.pass_obj
 def node(app: App, name: str | None) -> None:
     """Explain what may be sold on NODE: every term, what made it, and what holds it back.
@@ -79,13 +79,12 @@ def _show(app: App, said: Explanation) -> None:
 )
 @click.argument("name", metavar="POD")
 @click.option("--namespace", "-n", default="default", show_default=True, help="Where POD is, unless its name says so.")
-@click.option("--kubeconfig", metavar="FILE", help="Look at that cluster instead of the running Slacktide.")
 @click.option(
     "--nodes", type=click.IntRange(1, 20), default=4, show_default=True, help="Nodes in the score table, best first."
 )
-@common_options
+@cluster_options
 @click.pass_obj
-def pod(app: App, name: str, namespace: str, kubeconfig: str | None, nodes: int) -> None:
+def pod(app: App, name: str, namespace: str, nodes: int) -> None:
     """Explain where POD is, or why it is nowhere and what can be done.
 
     From the scheduler's own record: who refused how many nodes and how near the nearest was; for a pod that is placed,
@@ -93,7 +92,7 @@ def pod(app: App, name: str, namespace: str, kubeconfig: str | None, nodes: int)
     """
     from cli.podexplained import explain_pod
 
-    found, kept, unheard = _asked(app, name, namespace, kubeconfig)
+    found, kept, unheard = _asked(app, name, namespace)
     said = explain_pod(found, kept, time.time(), unheard)
     if app.out.json:
         app.out.document(said)
@@ -101,19 +100,14 @@ def pod(app: App, name: str, namespace: str, kubeconfig: str | None, nodes: int)
         _show_pod(app, said, nodes)
 
 
-def _asked(app: App, name: str, namespace: str, kubeconfig: str | None) -> tuple[Pod, Scheduling | None, str]:
+def _asked(app: App, name: str, namespace: str) -> tuple[Pod, Scheduling | None, str]:
     """The pod; what the scheduler keeps, or why that is not known."""
     from cli.pods import find
-    from slacktide.cluster import connect
-    from slacktide.settings import ClusterSettings
 
-    if kubeconfig is None:
-        return find(app.client(), name, namespace), app.scheduling(app.state()), "the scheduler does not answer"
-    client = connect(ClusterSettings(kubeconfig=kubeconfig), user_agent="slacktide")
-    try:
-        return find(client, name, namespace), None, "the scheduler of another cluster cannot be asked from here"
-    finally:
-        client.close()
+    found = find(app.client(), name, namespace)
+    if app.in_cluster:
+        return found, None, "the scheduler of another cluster cannot be asked from here"
+    return found, app.scheduling(app.state()), "the scheduler does not answer"
 
 
 def _show_pod(app: App, said: PodExplanation, nodes: int) -> None:

@@ -41,7 +41,7 @@ def command(
     from cli import pods
     from cli.follow import Follower
 
-    client = app.client()
+    client = app.local_client()
     pod = pods.find(client, name, namespace)
     pod = _with_output(client, pod, follow)
     space, plain = pod.metadata.namespace, pod.metadata.name

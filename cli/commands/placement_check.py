@@ -6,7 +6,7 @@ import time
 
 import click
 
-from cli.app import App, common_options, examples
+from cli.app import App, cluster_options, examples
 from cli.exits import OK
 
 
@@ -19,7 +19,6 @@ from cli.exits import OK
     ),
 )
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False))
-@click.option("--kubeconfig", metavar="FILE", help="Look at that cluster instead of the running Slacktide.")
 @click.option(
     "--aim",
     type=click.Choice(["spread", "pack"]),
@@ -41,12 +40,11 @@ from cli.exits import OK
     help="Node label over which like pods should be even. May be given again.",
 )
 @click.option("--seconds", type=click.FloatRange(0.1, 3600), default=20.0, show_default=True, help="For each question.")
-@common_options
+@cluster_options
 @click.pass_obj
 def command(
     app: App,
     files: tuple[str, ...],
-    kubeconfig: str | None,
     aim: str,
     tier: str,
     namespace: str | None,
@@ -55,13 +53,13 @@ def command(
 ) -> int:
     """Say how far the placement of pods is from the best that requests and rules allow.
 
-    Nodes and pods come from files of `kubectl get nodes,pods -A -o json`, from the cluster of --kubeconfig, or from
-    the running Slacktide. BEST is what a solver found: `exact` when a placement reaches it, `bound` when all that is
-    known is that none can be better.
+    Nodes and pods come from files of `kubectl get nodes,pods -A -o json`, from the cluster of --kubeconfig or
+    --context, or from the running Slacktide. BEST is what a solver found: `exact` when a placement reaches it,
+    `bound` when all that is known is that none can be better.
     """
     from cli.placement import COLUMNS, Wanted, cells, document, objects, run
 
-    dump = objects(app, files, kubeconfig)
+    dump = objects(app, files)
     wanted = Wanted(aim="pack" if aim == "pack" else "spread", tier=tier, namespace=namespace, topologies=topologies)
     found = run(dump, wanted, seconds, time.time(), app.out.say)
     if app.out.json:

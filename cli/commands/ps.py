@@ -6,7 +6,7 @@ import time
 
 import click
 
-from cli.app import App, common_options, examples
+from cli.app import App, cluster_options, examples
 
 
 @click.command(
@@ -15,7 +15,7 @@ from cli.app import App, common_options, examples
 )
 @click.option("--tier", type=click.Choice(["be", "ls", "system"]), help="Only pods of this tier.")
 @click.option("-n", "--namespace", help="Only pods of this namespace.")
-@common_options
+@cluster_options
 @click.pass_obj
 def command(app: App, tier: str | None, namespace: str | None) -> None:
     """List pods: what they are, what they asked for, what they use, why they wait or failed."""
@@ -23,7 +23,8 @@ def command(app: App, tier: str | None, namespace: str | None) -> None:
     from slacktide.cluster import PODS
 
     client = app.client()
-    measured = app.agent_status(app.state())
+    # In a cluster each node's agent measures, and none can be asked for all.
+    measured = None if app.in_cluster else app.agent_status(app.state())
     used = podview.by_uid(measured.pods if measured else [])
     now = time.time()
     listed = client.list(PODS, namespace=namespace).items
@@ -34,6 +35,7 @@ def command(app: App, tier: str | None, namespace: str | None) -> None:
     if app.out.json:
         app.out.document({"pods": lines})
     elif lines:
-        app.out.table(podview.COLUMNS, [podview.cells(item) for item in lines])
+        names = [f"{item.namespace}/{item.name}" for item in lines]
+        app.out.listing("pod", names, podview.COLUMNS, [podview.cells(item) for item in lines])
     else:
         app.out.say("no pods")

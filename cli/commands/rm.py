@@ -49,7 +49,7 @@ def command(
     from slacktide.tier import tier_of
     from standalone.drain import longest_grace
 
-    client = app.client()
+    client = app.local_client()
     if everything:
         found = [pod for pod in client.list(PODS).items if tier is None or tier_of(pod).value == tier.upper()]
     else:

@@ -86,7 +86,7 @@ def command(app: App, /, words: tuple[str, ...], **options: Any) -> int:
 
     detach, keep, start_timeout = options.pop("detach"), options.pop("keep"), options.pop("start_timeout")
     body = manifest(_wish(app, words, options), secrets.token_hex(8))
-    client = app.client()
+    client = app.local_client()
     stop = StopSignals() if detach else app.stop_signals()
     try:
         pod = _create(client, body, lambda: stop.count > 0)

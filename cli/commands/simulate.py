@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, common_options, examples, quiet_logs
+from cli.app import App, cluster_options, examples, quiet_logs
 from cli.exits import OK
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ _SHOWN_NODES = 4
     ),
 )
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False))
-@click.option("--kubeconfig", metavar="FILE", help="Look at that cluster instead of the running Slacktide.")
 @click.option("--configuration", metavar="FILE", help="KubeSchedulerConfiguration to try; default: what ships.")
 @click.option("--arrivals", metavar="FILE", help="CSV of pods that come and go (docs/placement.md).")
 @click.option(
@@ -42,13 +41,13 @@ _SHOWN_NODES = 4
 @click.option(
     "--scores", type=click.IntRange(0, 1000), default=0, show_default=True, help="Score tables of the last N cycles."
 )
-@common_options
+@cluster_options
 @click.pass_obj
 def command(app: App, /, pending: bool | None, arrivals: str | None, **options: object) -> int:
     """Run nodes and pods through the scheduler's own code, without a cluster and without waiting.
 
-    Nodes and pods come from files of `kubectl get nodes,pods -A -o json`, from the cluster of --kubeconfig, or from
-    the running Slacktide; nothing there is changed. The same input and seed give the same result.
+    Nodes and pods come from files of `kubectl get nodes,pods -A -o json`, from the cluster of --kubeconfig or
+    --context, or from the running Slacktide; nothing there is changed. The same input and seed give the same result.
     """
     from cli.simulated import Asked, document, run
 

@@ -3,56 +3,49 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import click
 
-from cli.app import App, common_options, examples
+from cli.app import App, cluster_options, examples
 
 
 @click.command(
     "top",
-    epilog=examples("slacktide top", "slacktide top --once", "slacktide top --once --output json | jq .room.left"),
+    epilog=examples(
+        "slacktide top",
+        "slacktide top --once --output json | jq .room.left",
+        "kubectl slacktide top --sort room --only selling",
+        "kubectl slacktide top --match gpu-",
+    ),
 )
 @click.option("--once", is_flag=True, help="One picture; the default where standard output is no terminal.")
 @click.option(
     "--interval", type=click.FloatRange(0.2, 3600), default=1.0, show_default=True, help="Seconds between pictures."
 )
 @click.option("--all", "everything", is_flag=True, help="Show the daemons too, also when all is well.")
-@common_options
+@click.option(
+    "--sort", "order", default="name", show_default=True, help="Of a fleet: name, now, peak, sold, room or age."
+)
+@click.option("--match", "wanted", default="", metavar="TEXT", help="Of a fleet: only nodes with TEXT in their name.")
+@click.option(
+    "--only",
+    type=click.Choice(["all", "closed", "silent", "selling"]),
+    default="all",
+    show_default=True,
+    help="Of a fleet: only nodes that are so.",
+)
+@cluster_options
 @click.pass_obj
-def command(app: App, once: bool, interval: float, everything: bool) -> None:
-    """Show live what the node does: tiers, pods, throttling, forecast and room. Ctrl-C ends it."""
-    from cli.gather import picture
+def command(app: App, once: bool, interval: float, everything: bool, order: str, wanted: str, only: str) -> None:
+    """Show live what happens. Ctrl-C ends it.
 
-    state, client = app.state(), app.client()
+    On one machine: tiers, pods, throttling, forecast and room. Of a cluster: all nodes, with what LS uses and is
+    expected to use, what is sold and what may still be sold.
+    """
+    from cli.watching import watch_fleet, watch_node
+
     once = once or not sys.stdout.isatty()
-    if once:
-        now = picture(app, state, client, time.time())
-        if app.out.json:
-            app.out.document(now)
-        else:
-            from cli.screen import draw
-
-            app.out.draw(draw(now, components=everything))
-    elif app.out.json:
-        while True:
-            app.out.line(picture(app, state, client, time.time()))
-            time.sleep(interval)
+    if app.in_cluster:
+        watch_fleet(app, order, wanted, only, None if once else interval)
     else:
-        _live(app, interval, everything)
-
-
-def _live(app: App, interval: float, everything: bool) -> None:
-    from rich.live import Live
-
-    from cli.gather import picture
-    from cli.screen import draw
-
-    state, client = app.state(), app.client()
-    console = app.out.console()
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            now = picture(app, state, client, time.time())
-            live.update(draw(now, components=everything, max_pods=max(3, console.height - 22)), refresh=True)
-            time.sleep(interval)
+        watch_node(app, None if once else interval, everything=everything)

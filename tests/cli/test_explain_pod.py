@@ -110,11 +110,11 @@ def test_no_socket_is_no_answer(command, twin, out, err):
     assert "the scheduler does not answer" in out.text
 
 
-def test_another_cluster_is_asked_for_the_pod_alone(command, twin, app, out, err, monkeypatch):
+def test_another_cluster_is_asked_for_the_pod_alone(command, twin, app, out, err):
     twin.put(body())
     twin.unschedulable("p", SERVER_SAYS)
     asked = []
-    monkeypatch.setattr("slacktide.cluster.connect", lambda settings, **_: asked.append(settings.kubeconfig) or twin)
+    app.reach = lambda settings: asked.append(settings.kubeconfig) or twin
     app.scheduling = lambda _: pytest.fail("the local scheduler knows nothing of that cluster")
     assert command("explain", "pod", "p", "--kubeconfig", "their.yaml") == 0
     assert asked == ["their.yaml"]

@@ -1,0 +1,123 @@
+"""What `top` does: one picture, or one after the other until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group
+from rich.text import Text
+
+from cli.fleet import BARS, COLUMNS, PLAIN_BARS, Fleet, Trends, cells, chosen, fleet, headline
+from cli.gather import picture
+from cli.output import make_table
+from cli.screen import draw
+from slacktide.cluster import NODES, PODS, Informer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cli.app import App
+    from cli.forecasts import Standing
+
+_FIRST_SECONDS: Final = 30.0
+_CHROME: Final = 5
+"""Lines of the screen that are no nodes."""
+
+
+def watch_node(app: App, interval: float | None, *, everything: bool) -> None:
+    """This machine; once without `interval`."""
+    state, client = app.state(), app.client()
+    if interval is None:
+        now = picture(app, state, client, time.time())
+        if app.out.json:
+            app.out.document(now)
+        else:
+            app.out.draw(draw(now, components=everything))
+    elif app.out.json:
+        while True:
+            app.out.line(picture(app, state, client, time.time()))
+            time.sleep(interval)
+    else:
+        console = app.out.console()
+        _live(
+            app,
+            interval,
+            lambda: draw(
+                picture(app, state, client, time.time()), components=everything, max_pods=max(3, console.height - 22)
+            ),
+        )
+
+
+def watch_fleet(app: App, order: str, wanted: str, only: str, interval: float | None) -> None:
+    """A cluster; once without `interval`. Nodes and pods are watched, not listed again for each picture."""
+    client, trends = app.client(), Trends()
+
+    def selected(now: Fleet) -> list[Standing]:
+        return chosen(now.nodes, order, wanted, only)
+
+    selected(fleet((), (), 0.0))
+    if interval is None:
+        now = fleet(client.list(NODES).items, client.list(PODS).items, time.time())
+        _show(app, now, selected(now))
+        return
+    nodes, pods = Informer(client, NODES, name="top"), Informer(client, PODS, name="top")
+    nodes.start()
+    pods.start()
+    try:
+        nodes.wait_synced(_FIRST_SECONDS)
+        pods.wait_synced(_FIRST_SECONDS)
+
+        def look() -> Fleet:
+            now = fleet(nodes.items(), pods.items(), time.time())
+            trends.add(now.nodes)
+            return now
+
+        if app.out.json:
+            while True:
+                app.out.line(look())
+                time.sleep(interval)
+        console = app.out.console()
+
+        def drawn() -> RenderableType:
+            now = look()
+            return _drawn(now, selected(now), trends, max(3, console.height - _CHROME))
+
+        _live(app, interval, drawn)
+    finally:
+        nodes.stop()
+        pods.stop()
+
+
+def _show(app: App, now: Fleet, rows: list[Standing]) -> None:
+    if app.out.json:
+        app.out.document({"at": now.at, "totals": now.totals, "nodes": rows, "pods": now.pods})
+        return
+    if app.out.format != "name":
+        app.out.text(headline(now.totals))
+    names = [one.node for one in rows]
+    # A single picture has no trend.
+    keep = [index for index, column in enumerate(COLUMNS) if column != "TREND"]
+    table = [[row[index] for index in keep] for row in (cells(one, now.pods[one.node], "") for one in rows)]
+    app.out.listing("node", names, [COLUMNS[index] for index in keep], table)
+
+
+def _drawn(now: Fleet, rows: list[Standing], trends: Trends, most: int) -> Group:
+    bars = BARS if (sys.stdout.encoding or "").lower().startswith("utf") else PLAIN_BARS
+    shown = rows[:most]
+    table = make_table(COLUMNS, [cells(one, now.pods[one.node], trends.line(one.node, bars)) for one in shown])
+    parts: list[RenderableType] = [Text(headline(now.totals), style="bold"), Text(), table]
+    if len(rows) > len(shown):
+        parts.append(Text(f"... {len(rows) - len(shown)} more nodes: --match, --only and --sort choose", style="dim"))
+    return Group(*parts)
+
+
+def _live(app: App, interval: float, drawn: Callable[[], RenderableType]) -> None:
+    from rich.live import Live
+
+    with Live(console=app.out.console(), screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(drawn(), refresh=True)
+            time.sleep(interval)
