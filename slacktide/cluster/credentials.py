@@ -26,6 +26,8 @@ from slacktide.sockets import MAX_SOCKET_PATH, is_loopback
 REREAD_SECONDS: Final = 60.0
 """How long a token that was read from a file is used before the file is read again."""
 
+_LOOK_SECONDS: Final = 1.0
+"""The files of certificates are looked at once in so long, not for each of hundreds of calls."""
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -176,6 +178,7 @@ class LibrarySource:
         self._lock = threading.Lock()
         self._configuration: Any = None
         self._loaded_at = 0.0
+        self._endpoint: tuple[Endpoint, float] | None = None
 
     def current(self) -> Access:
         """The endpoint and token of the configuration, loaded and refreshed where due."""
@@ -196,13 +199,20 @@ class LibrarySource:
     def _reload(self) -> None:
         self._configuration = self._load()
         self._loaded_at = self._clock()
+        self._endpoint = None
 
     def _access(self) -> Access:
         configuration = self._configuration
         with _library_errors("refresh the API credentials"):
             header = configuration.get_api_key_with_prefix("BearerToken")
-        files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
         url, basic = without_userinfo(configuration.host.rstrip("/"))
+        return Access(self._endpoint_of(configuration, url), header.strip() if header else basic)
+
+    def _endpoint_of(self, configuration: Any, url: str) -> Endpoint:
+        kept, now = self._endpoint, self._clock()
+        if kept is not None and kept[0].url == url and 0 <= now - kept[1] < _LOOK_SECONDS:
+            return kept[0]
+        files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
         endpoint = Endpoint(
             url=url,
             ca_file=configuration.ssl_ca_cert or None,
@@ -213,7 +223,8 @@ class LibrarySource:
             proxy=configuration.proxy or None,
             stamps=tuple(_modified(path) for path in files if path),
         )
-        return Access(checked_endpoint(endpoint), header.strip() if header else basic)
+        self._endpoint = checked_endpoint(endpoint), now
+        return self._endpoint[0]
 
 
 def _modified(path: str) -> int:

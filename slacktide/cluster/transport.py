@@ -1,6 +1,7 @@
 """HTTP to the API server over TLS, loopback or a Unix socket. Retries nothing except once after a 401.
 
-All of urllib3 is behind this module: above it there are bytes, status codes and `Unreachable`.
+Whole answers over TCP go the short way of `exchange`, everything else through urllib3. Both are behind this module:
+above it there are bytes, status codes and `Unreachable`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from urllib3.connectionpool import HTTPConnectionPool
 
 from slacktide.cluster.credentials import Access, CredentialSource, Endpoint
 from slacktide.cluster.errors import ClusterError, CredentialsError, Unreachable, Unreadable, from_response
+from slacktide.cluster.exchange import CONNECT_ERRORS, Answer, Exchange, Limits, TooLong
 from slacktide.observe import get_logger
 
 _LOG: Final = get_logger("cluster.transport")
@@ -122,10 +124,15 @@ class Transport:
 
     def send(self, request: Request) -> Response:
         """The whole answer. Raises ApiError (status 400 and above), Unreachable, CredentialsError."""
-        response = self._open(request)
-        describe = f"{request.method} {request.path}"
-        body = self._read(response, describe, request.total_seconds)
-        return Response(response.status, response.headers, body)
+        access = self._source.current()
+        answer = self._whole(request, access)
+        if answer.status == 401:
+            if not self._source.renew(access):
+                raise _refused(request, answer)
+            answer = self._whole(request, self._source.current())
+        if answer.status >= 300:
+            raise _refused(request, answer)
+        return Response(answer.status, answer.headers, answer.body)
 
     def stream(self, request: Request) -> Stream:
         """An answer to be read as it arrives. Raises as `send` does, before the first byte."""
@@ -151,20 +158,39 @@ class Transport:
         return response
 
     def _error(self, request: Request, response: urllib3.BaseHTTPResponse) -> ClusterError:
-        describe = f"{request.method} {request.path}"
-        if response.status < 400:
-            response.close()
-            return Unreadable(f"{describe}: the server redirects (HTTP {response.status}), an API server never does")
-        body = self._read(response, describe, request.total_seconds, limit=_ERROR_BODY_BYTES)
-        return from_response(response.status, body, response.headers)
+        return _refused(request, self._answer(request, response))
 
-    def _once(self, request: Request, access: Access) -> urllib3.BaseHTTPResponse:
+    def _answer(self, request: Request, response: urllib3.BaseHTTPResponse) -> Answer:
+        describe = f"{request.method} {request.path}"
+        limit = _ERROR_BODY_BYTES if response.status >= 300 else None
+        body = self._read(response, describe, request.total_seconds, limit)
+        return Answer(response.status, {name.lower(): value for name, value in response.headers.items()}, body)
+
+    def _whole(self, request: Request, access: Access) -> Answer:
+        """The answer to one request, of any status."""
+        exchange = self._opener_for(access.endpoint).exchange
+        url, headers = _url(request), self._headers(request, access)
+        if exchange is None or not exchange.can(url, headers):
+            return self._answer(request, self._once(request, access))
+        limits = Limits(request.connect_seconds, request.read_seconds, request.total_seconds, _ERROR_BODY_BYTES)
+        try:
+            return exchange.call(request.method, url, headers, request.body, limits)
+        except TooLong:
+            text = f"the answer was not complete after {request.total_seconds:g} s"
+            raise Unreachable(f"{request.method} {request.path}: {text}") from None
+        except CONNECT_ERRORS as error:
+            raise _unreachable(f"{request.method} {request.path} at {access.endpoint.url}", error) from error
+
+    def _headers(self, request: Request, access: Access) -> dict[str, str]:
         headers = {"User-Agent": self._user_agent, "Accept": request.accept, "Accept-Encoding": "identity"}
         if request.body is not None:
             headers["Content-Type"] = request.content_type
         if access.authorization is not None:
             headers["Authorization"] = access.authorization
-        url = request.path + ("?" + urlencode(request.query) if request.query else "")
+        return headers
+
+    def _once(self, request: Request, access: Access) -> urllib3.BaseHTTPResponse:
+        url, headers = _url(request), self._headers(request, access)
         timeout = urllib3.Timeout(connect=request.connect_seconds, read=request.read_seconds)
         try:
             return self._opener_for(access.endpoint)(
@@ -207,8 +233,27 @@ class Transport:
         return b"".join(parts)
 
 
+def _url(request: Request) -> str:
+    return request.path + ("?" + urlencode(request.query) if request.query else "")
+
+
+def _refused(request: Request, answer: Answer) -> ClusterError:
+    """The error for an answer of 300 and above."""
+    if answer.status < 400:
+        text = f"the server redirects (HTTP {answer.status}), an API server never does"
+        return Unreadable(f"{request.method} {request.path}: {text}")
+    later = answer.headers.get("retry-after")
+    return from_response(answer.status, answer.body, {} if later is None else {"Retry-After": later})
+
+
 class _Opener(Protocol):
-    """Sends one request to a fixed server and returns the answer with an unread body."""
+    """Sends one request to a fixed server and returns the answer with an unread body.
+
+    `exchange` is the short way for whole answers, where there is one.
+    """
+
+    @property
+    def exchange(self) -> Exchange | None: ...  # a protocol member has no body
 
     def __call__(
         self, method: str, url: str, *, body: bytes | None, headers: Mapping[str, str], timeout: urllib3.Timeout
@@ -227,9 +272,13 @@ _PLAIN: Final[Mapping[str, Any]] = {
 class _TcpOpener:
     def __init__(self, endpoint: Endpoint) -> None:
         options: dict[str, Any] = {"maxsize": _POOL_SIZE, "block": False, "socket_options": _KEEPALIVE}
-        if endpoint.url.startswith("https:"):
-            options["ssl_context"] = ssl_context(endpoint)
+        context = ssl_context(endpoint) if endpoint.url.startswith("https:") else None
+        if context is not None:
+            options["ssl_context"] = context
             options["server_hostname"] = endpoint.server_name
+        self.exchange = (
+            None if endpoint.proxy else Exchange(endpoint.url, context, endpoint.server_name, _KEEPALIVE, _POOL_SIZE)
+        )
         self._base = endpoint.url.rstrip("/")
         self._pools = (
             urllib3.ProxyManager(endpoint.proxy, **options) if endpoint.proxy else urllib3.PoolManager(**options)
@@ -242,9 +291,13 @@ class _TcpOpener:
 
     def close(self) -> None:
         self._pools.clear()
+        if self.exchange is not None:
+            self.exchange.close()
 
 
 class _UnixOpener:
+    exchange = None
+
     def __init__(self, path: str) -> None:
         self._pool = _UnixPool(path)
 
@@ -333,7 +386,7 @@ def _unreachable(describe: str, error: Exception) -> Unreachable:
         return Unreachable(f"{describe}: no connection within the timeout; is the address right?")
     if isinstance(error, (exceptions.ReadTimeoutError, TimeoutError)):
         return Unreachable(f"{describe}: the server was silent for longer than the timeout", silent=True)
-    if isinstance(error, exceptions.SSLError):
+    if isinstance(error, (exceptions.SSLError, ssl.SSLError)):
         return Unreachable(f"{describe}: TLS failed: {error}")
     cause = error.args[1] if isinstance(error, exceptions.ProtocolError) and len(error.args) > 1 else error
     dropped = isinstance(cause, (ConnectionResetError, BrokenPipeError, ConnectionAbortedError))

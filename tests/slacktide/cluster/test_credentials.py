@@ -26,7 +26,7 @@ from slacktide.cluster.credentials import (
 from slacktide.cluster.transport import ssl_context
 from slacktide.settings import ClusterSettings
 from tests.pki import Pki
-from tests.slacktide.cluster.fakeapi import FakeApi, Reply, status
+from tests.slacktide.cluster.fakeapi import FakeApi, Reply, status, wait_for
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl command")
 
@@ -168,8 +168,15 @@ def test_renewed_certificate_makes_new_connections(pki, tls_api, tmp_path, open_
     for target, source in zip((certificate, key), renewed, strict=True):
         shutil.copy(source, target)
         os.utime(target, ns=(1, 1))
-    client.version()
-    assert [call.peer for call in tls_api.calls] == ["me", "renewed"]
+
+    def peers():
+        client.version()
+        return [call.peer for call in tls_api.calls]
+
+    assert set(wait_for(lambda: (found := peers())[-1] == "renewed" and found, "the files to be looked at")) == {
+        "me",
+        "renewed",
+    }
 
 
 def test_certificate_file_that_is_none(pki, tmp_path, open_client):
