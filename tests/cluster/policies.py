@@ -23,10 +23,10 @@ REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _ACTIVE_SECONDS: Final = 30.0
 
 
-def rendered(*flags: str) -> list[dict[str, Any]]:
+def rendered(*flags: str, version: str = "1.36.0") -> list[dict[str, Any]]:
     """The policies and bindings of the chart, bindings last. Raises ToolsMissing."""
     command = [str(tools.path("helm3")), "template", "slacktide", str(CHART), "--namespace", SYSTEM, *flags]
-    command += ["--kube-version", "1.36.0", "--show-only", "templates/admission/*.yaml"]
+    command += ["--kube-version", version, "--show-only", "templates/admission/*.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = [one for one in yaml.safe_load_all(done.stdout) if one]

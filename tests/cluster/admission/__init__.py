@@ -1,0 +1,1 @@
+"""Admission policies of the chart on a real API server."""
