@@ -127,7 +127,10 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the object is not in the state that the request assumed (resourceVersion, uid, already bound)."""
+    """The object is not in the state that the request assumed (resourceVersion, uid, already bound): 409.
+
+    Also a 422 that is about nothing but the uid: so the API server says that a patch meant an older object.
+    """
 
 
 class AlreadyExists(Conflict):
@@ -171,6 +174,9 @@ def from_status(status: Status, code: int, retry_after: float | None = None) -> 
     cls = _BY_CODE.get(code, ServerError if code >= 500 else ApiError)
     if status.reason == "AlreadyExists":
         cls = AlreadyExists
+    causes = status.details.causes if status.details is not None else None
+    if cls is Invalid and causes and all(cause.field == "metadata.uid" for cause in causes):
+        cls = Conflict
     message = status.message or f"the API server answered with HTTP {code} and no message"
     return cls(code, status.reason, message, retry_after, status.details)
 

@@ -7,13 +7,17 @@ An eviction that does not happen is an everyday outcome, not an exception. Sourc
 from __future__ import annotations
 
 import enum
-from typing import Any
+import re
+from typing import Any, Final
 
 import msgspec
 
 from slacktide.cluster.errors import ApiError, Conflict, Forbidden, NotFound, ServerError, TooManyRequests
 from slacktide.names import EVICTED_BY_LABEL
 from slacktide.objects import Pod
+
+_OTHER_POD: Final = re.compile(r"UID in (the )?precondition", re.IGNORECASE)
+"""Both wordings of the API server: that of its storage and, with "the", that of the check before a deletion."""
 
 
 class Outcome(enum.Enum):
@@ -101,7 +105,7 @@ def _outcome_of(error: ApiError) -> Outcome | None:
         # A 404 that names no object means that the server has no Eviction API.
         return Outcome.GONE if error.details.name else None
     if isinstance(error, Conflict):
-        return Outcome.UID_MISMATCH if "uid in precondition" in error.message.lower() else Outcome.CONFLICT
+        return Outcome.UID_MISMATCH if _OTHER_POD.search(error.message) else Outcome.CONFLICT
     if isinstance(error, Forbidden) and error.details.kind.startswith("poddisruptionbudget"):
         return Outcome.BUDGET_BROKEN
     return None

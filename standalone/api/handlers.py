@@ -145,7 +145,7 @@ class Handlers:
                 raise errors.not_found(kind.target(target.name))
             if not kind.unconditional and not obj["metadata"].get("resourceVersion"):
                 cause = errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-                raise errors.invalid(kind.subject(target.name), [cause])
+                raise errors.invalid(kind.target(target.name), [cause])
             return writes.update(transaction, kind, old, obj, status=status), 200
 
         record, code = await self._store.decide(decision, dry_run=_dry(request))

@@ -193,7 +193,7 @@ def _apply(document: Any, operation: dict[str, Any], where: str) -> Any:
             return document
         case "move" | "copy" as name:
             return _transfer(document, path, operation, name, where)
-    raise PatchError(f"{where}: unknown operation")
+    raise PatchConflict(f"{where}: unknown operation")
 
 
 def _transfer(document: Any, path: list[str], operation: dict[str, Any], name: str, where: str) -> Any:

@@ -38,8 +38,12 @@ def bind(transaction: Transaction, world: writes.World, namespace: str, name: st
     metadata, spec = pod["metadata"], pod["spec"]
     wanted = binding["metadata"]
     if wanted.get("uid") and wanted["uid"] != metadata["uid"]:
-        why = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {metadata['uid']}"
-        raise _refused(name, why)
+        why = (
+            f"StorageError: invalid object, Code: 4, Key: /registry/pods/{namespace}/{name}, ResourceVersion: 0, "
+            "AdditionalErrorMsg: Precondition failed: "
+            f"UID in precondition: {wanted['uid']}, UID in object meta: {metadata['uid']}"
+        )
+        raise errors.conflict(PODS.target(name), why)
     if wanted.get("resourceVersion") and wanted["resourceVersion"] != metadata["resourceVersion"]:
         raise _refused(name, errors.OPTIMISTIC_LOCK)
     if metadata.get("deletionTimestamp"):
@@ -51,8 +55,6 @@ def bind(transaction: Transaction, world: writes.World, namespace: str, name: st
     spec["nodeName"] = target["name"]
     if wanted.get("annotations"):
         metadata["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
-    if "generation" in metadata:
-        metadata["generation"] += 1
     status = pod.setdefault("status", {})
     status.pop("nominatedNodeName", None)
     set_condition(status, world, {"type": "PodScheduled", "status": "True"})

@@ -78,12 +78,11 @@ def _canonical(kind: Kind, obj: Json) -> None:
     try:
         defaults.canonical_quantities(kind, obj)
     except QuantityError as problem:
-        where, _, what = str(problem).partition(": ")
         text = (
             f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: quantities must match the '
             f"regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$': {problem}"
         )
-        raise errors.bad_request(text, (errors.Cause("FieldValueInvalid", what, where),)) from problem
+        raise errors.bad_request(text) from problem
 
 
 def create(transaction: Transaction, world: World, kind: Kind, namespace: str, obj: Json) -> Record:
@@ -197,14 +196,12 @@ def _preconditions(kind: Kind, before: Json, metadata: Json) -> None:
     _same_namespace(kind, metadata, before["metadata"].get("namespace", ""))
     uid = metadata.get("uid")
     if uid and uid != before["metadata"]["uid"]:
-        raise errors.conflict(kind.target(name), _uid_differs(uid, before["metadata"]["uid"]))
+        # Twice, as from a real server: the check of metadata and that of the object both say so.
+        cause = errors.invalid_value("metadata.uid", uid, "field is immutable")
+        raise errors.invalid(kind.subject(name), [cause, cause])
     version = metadata.get("resourceVersion")
     if version and version != before["metadata"]["resourceVersion"]:
         raise errors.conflict(kind.target(name))
-
-
-def _uid_differs(wanted: str, found: str) -> str:
-    return f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
 
 
 def _keep_other_half(kind: Kind, obj: Json, before: Json, *, status: bool) -> None:
@@ -229,9 +226,13 @@ def _keep_other_half(kind: Kind, obj: Json, before: Json, *, status: bool) -> No
 def delete(
     transaction: Transaction, world: World, kind: Kind, record: Record, options: DeleteOptions
 ) -> tuple[Record, bool]:
-    """Delete an object, or mark it as being deleted; its state afterwards, and whether it is gone. ApiError 409."""
+    """Delete an object, or mark it as being deleted; its state afterwards, and whether it is gone. ApiError 409.
+
+    A pod that goes at once is marked first too, so that watchers see both changes, as those of a real server do.
+    """
     obj = record.object()
     metadata = obj["metadata"]
+    marked = metadata.get("deletionTimestamp") and not metadata.get("deletionGracePeriodSeconds")
     check_delete(kind, metadata, options)
     grace = _grace(kind, obj, options)
     if metadata.get("deletionTimestamp"):
@@ -248,18 +249,26 @@ def delete(
     metadata["deletionGracePeriodSeconds"] = grace
     if grace or metadata.get("finalizers"):
         return transaction.put(record.key, obj), False
+    if kind is PODS and not marked:
+        marked_pod = transaction.put(record.key, obj)
+        transaction.delete(record.key)
+        return marked_pod, True
     return transaction.delete(record.key), True
 
 
 def check_delete(kind: Kind, metadata: Json, options: DeleteOptions) -> None:
     """ApiError 409 when uid or version of the object are not those asked for."""
-    target = kind.target(metadata["name"])
+    target = kind.subject(metadata["name"])
     if options.uid is not None and options.uid != metadata["uid"]:
-        raise errors.conflict(target, _uid_differs(options.uid, metadata["uid"]))
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({metadata['uid']}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise errors.conflict(target, why)
     if options.resource_version is not None and options.resource_version != metadata["resourceVersion"]:
         why = (
-            f"Precondition failed: ResourceVersion in precondition: {options.resource_version}, "
-            f"ResourceVersion in object meta: {metadata['resourceVersion']}"
+            f"the ResourceVersion in the precondition ({options.resource_version}) does not match the ResourceVersion "
+            f"in record ({metadata['resourceVersion']}). The object might have been modified"
         )
         raise errors.conflict(target, why)
 

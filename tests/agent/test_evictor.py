@@ -640,13 +640,13 @@ def test_what_nobody_foresaw_is_counted_and_the_thread_lives_on(world):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    from tests.slacktide.cluster.test_embedded import Embedded
+    from tests.client_suite.servers import Embedded
 
     embedded = Embedded(tmp_path_factory.mktemp("api"))
     try:
         yield embedded.start()
     finally:
-        embedded.end()
+        embedded.stop()
 
 
 @pytest.fixture

@@ -150,13 +150,13 @@ def test_the_thread_survives_a_bug_and_ends_when_told():
 
 @pytest.fixture
 def server(tmp_path):
-    from tests.slacktide.cluster.test_embedded import Embedded
+    from tests.client_suite.servers import Embedded
 
     embedded = Embedded(tmp_path)
     try:
         yield embedded.start()
     finally:
-        embedded.end()
+        embedded.stop()
 
 
 def test_a_real_api_server_keeps_it_beside_what_others_wrote(server):

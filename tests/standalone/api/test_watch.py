@@ -25,8 +25,8 @@ def test_a_watch_from_a_version_replays_and_goes_on(api, space):
     api.post(path, pod("a"))
     api.delete(f"{path}/a")
     with api.watch(path, resourceVersion=start) as following:
-        first, second = following(), following()
-        assert [shown(first), shown(second)] == [("ADDED", "a"), ("DELETED", "a")]
+        first, marked, second = following(), following(), following()
+        assert [shown(first), shown(marked), shown(second)] == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
         assert (first["object"]["kind"], first["object"]["apiVersion"]) == ("Pod", "v1")
         assert int(second["object"]["metadata"]["resourceVersion"]) > int(
             first["object"]["metadata"]["resourceVersion"]
