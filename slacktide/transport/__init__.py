@@ -7,7 +7,7 @@
 `tokens`   the same, remembered until it must be asked for again
 """
 
-from slacktide.transport.client import ClientFiles, Connection, connection_to
+from slacktide.transport.client import ClientFiles, Connection, connection_to, secure_connection
 from slacktide.transport.files import CertificateFiles, Pems, TransportError, read_token
 from slacktide.transport.reviews import Review, User, may, review_token
 from slacktide.transport.server import (
@@ -41,6 +41,7 @@ __all__ = [
     "over_tls",
     "read_token",
     "review_token",
+    "secure_connection",
     "server_credentials",
     "tls_files",
 ]

@@ -6,14 +6,14 @@ A token goes over TLS only. It is given to each call as metadata, so it is in no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import grpc
 
 from slacktide.errors import SettingsError
 from slacktide.sockets import is_loopback
-from slacktide.transport.files import CertificateFiles, TransportError, read_token, stamp
+from slacktide.transport.files import CertificateFiles, Pems, TransportError, read_token, stamp
 
 _UNIX: Final = "unix:"
 
@@ -76,11 +76,17 @@ def connection_to(target: str, server_name: str, files: ClientFiles, options: Op
         pems = CertificateFiles(files.certificate_file, files.key_file, files.ca_file, files.setting).load()
     except SettingsError as error:
         raise TransportError(str(error)) from None
-    metadata = (authorization(read_token(files.token_file)),) if files.token_file else ()
+    token = read_token(files.token_file) if files.token_file else ""
+    made = secure_connection(target, server_name, pems, token, options)
+    return replace(made, stale=lambda: stamp(paths) != seen)
+
+
+def secure_connection(target: str, server_name: str, pems: Pems, token: str = "", options: Options = ()) -> Connection:
+    """A connection over TLS with what is given here; an empty `server_name` is the host of `target`."""
     credentials: Any = grpc.ssl_channel_credentials(pems.ca, pems.key or None, pems.certificate or None)
     named = (("grpc.ssl_target_name_override", server_name),) if server_name else ()
     channel = grpc.secure_channel(target, credentials, options=[*options, *named])
-    return Connection(channel, metadata, lambda: stamp(paths) != seen)
+    return Connection(channel, (authorization(token),) if token else ())
 
 
 def authorization(token: str) -> tuple[str, str]:

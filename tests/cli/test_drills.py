@@ -61,7 +61,7 @@ def serve(tmp_path):
 
 def test_a_drill_that_goes_well(serve):
     with Node(opens=True) as node:
-        seen = rehearse(serve(node.board), 0.2, "test", 20 * PATIENCE)
+        seen = rehearse(serve(node.board), 1.0 * PATIENCE, "test", 20 * PATIENCE)
     assert seen.problem == ""
     assert 0 <= seen.detected_millis <= seen.throttled_millis < seen.recovered_millis
     assert seen.answer == "BE is limited to 500m"
