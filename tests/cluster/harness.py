@@ -108,6 +108,11 @@ class ControlPlane:
         """Address of the API server."""
         return f"https://127.0.0.1:{self.port}"
 
+    @property
+    def ca(self) -> str:
+        """Path of the certificate of the authority that signed the API server's."""
+        return str(self._pki.ca)
+
     def start(self) -> None:
         """Start both, and wait until the server answers. Raises StartFailed."""
         if self._etcd is None:
@@ -169,6 +174,11 @@ class ControlPlane:
     @contextlib.contextmanager
     def scheduler(self, configuration: Mapping[str, Any] | None = None) -> Iterator[Program]:
         """The stock scheduler, without leader election; `configuration` are fields of KubeSchedulerConfiguration."""
+        with running(self.stock_scheduler(configuration)) as started:
+            yield started
+
+    def stock_scheduler(self, configuration: Mapping[str, Any] | None = None) -> Program:
+        """The same for one that the caller ends, or kills."""
         (port,) = free_ports(1)
         body = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -181,8 +191,7 @@ class ControlPlane:
         path.write_text(json.dumps(body))
         flags = {"--config": str(path), "--secure-port": str(port), "--bind-address": "127.0.0.1"}
         program = str(self._programs / "kube-scheduler")
-        with running(Program("kube-scheduler", [program, *_flat(flags)], self.directory)) as started:
-            yield started
+        return Program("kube-scheduler", [program, *_flat(flags)], self.directory)
 
     @contextlib.contextmanager
     def controllers(
@@ -208,9 +217,9 @@ class ControlPlane:
         with running(self.daemon(module, *flags, name=name)) as started:
             yield started
 
-    def daemon(self, module: str, *flags: str, name: str = "") -> Program:
+    def daemon(self, module: str, *flags: str, name: str = "", kubeconfig: str = "") -> Program:
         """The same for one that the caller ends, or kills."""
-        command = [sys.executable, "-m", module, "--cluster.kubeconfig", self.kubeconfig(), *flags]
+        command = [sys.executable, "-m", module, "--cluster.kubeconfig", kubeconfig or self.kubeconfig(), *flags]
         return Program(name or module, command, ROOT, self.directory)
 
     def _etcd_flags(self) -> dict[str, str]:
