@@ -148,7 +148,7 @@ class PredictorSettings(DaemonSettings, frozen=True):
     ] = 400
     ttl_seconds: Annotated[
         float, Meta(ge=3, le=3600, description="how long a published forecast stays fresh", extra=_RELOADABLE)
-    ] = 60.0
+    ] = 120.0
     rise_wait_seconds: Annotated[
         float, Meta(ge=0, le=3600, description="how long a rise must last before it goes out", extra=_RELOADABLE)
     ] = 30.0

@@ -199,7 +199,7 @@ def test_the_first_sample_publishes_at_once_in_one_patch_with_every_term(stage, 
     assert len(cluster.patches) == 1
     forecast = cluster.forecast()
     assert wire.freshness(forecast, clock.wall) is Freshness.FRESH
-    assert forecast.ttl_seconds == 60.0
+    assert forecast.ttl_seconds == 120.0
     assert forecast.reclaimable == Amount(cpu_millis=CPU, memory_bytes=MEMORY)
     assert forecast.terms.capacity == Amount(cpu_millis=32000, memory_bytes=64 * GIB)
     assert forecast.terms.reserve.cpu_millis == 1600
