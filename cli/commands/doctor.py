@@ -6,22 +6,57 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, common_options, examples
+from cli.app import App, cluster_options, examples
 from cli.exits import FAILED, OK
 
 if TYPE_CHECKING:
     from cli.checks import Check
 
 
-@click.command("doctor", epilog=examples("slacktide doctor", "slacktide doctor --output json | jq '.problems'"))
-@common_options
+@click.command(
+    "doctor",
+    epilog=examples(
+        "slacktide doctor",
+        "slacktide doctor --output json | jq '.problems'",
+        "slacktide doctor --cluster --context staging",
+    ),
+)
+@click.option("--cluster", "of_cluster", is_flag=True, help="Look at a Kubernetes cluster instead of this machine.")
+@click.option(
+    "--namespace",
+    "-n",
+    metavar="NAME",
+    default="slacktide-system",
+    show_default=True,
+    help="Where Slacktide runs there.",
+)
+@click.option(
+    "--kubelets",
+    metavar="COUNT",
+    type=click.IntRange(0, 1000),
+    default=5,
+    show_default=True,
+    help="Kubelets of that cluster whose settings are read.",
+)
+@cluster_options
 @click.pass_obj
-def command(app: App) -> int:
-    """Say what this machine has, what Slacktide skips here, and why.
+def command(app: App, of_cluster: bool, namespace: str, kubelets: int) -> int:
+    """Say what this machine has, what Slacktide skips here, and why; or check a cluster.
 
     ok: it is there. skipped: Slacktide works without it and does less. problem: `slacktide up` will not work;
     the exit code is 1 then.
+
+    With --cluster, or a kubeconfig or context: versions, kernels, clocks, kubelet settings, our components, other
+    systems that do the same, permissions and admission policies, each with what to do. Nothing is changed.
     """
+    if of_cluster or app.in_cluster:
+        from cli.clusterdoctor import run
+
+        return run(app, namespace, kubelets)
+    return _of_machine(app)
+
+
+def _of_machine(app: App) -> int:
     from cli import checks
     from slacktide.kernel.hierarchy import discover
 
