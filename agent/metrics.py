@@ -11,6 +11,7 @@ from agent.act import eviction_log, gpu_publisher
 from agent.act import resctrl as rdt
 from agent.act.ballast import BallastView
 from agent.capabilities import Capabilities
+from agent.given import Given
 from agent.loop import Turn
 from slacktide.tier import Tier
 
@@ -118,6 +119,7 @@ class AgentMetrics:
         self._counters = {
             name: Counter(f"slacktide_agent_{name}", text, registry=registry) for name, text in COUNTED.items()
         }
+        self._given = Given(registry)
         self._last: dict[str, int] = {}
         skipped = Gauge(
             "slacktide_agent_skipped_info", "What this node lacks, and why.", ["what", "reason"], registry=registry
@@ -145,6 +147,7 @@ class AgentMetrics:
             self._tier_memory.labels(tier.value).set(_or_nan(usage.memory_bytes))
         for tier in (Tier.LS, Tier.BE):
             self._pods.labels(tier.value).set(len(snapshot.pods_of(tier)))
+        self._given.add(snapshot.pods, snapshot.window_seconds)
         self._unmatched.set(snapshot.unmatched)
         self._quota.set(_or_nan(turn.plan.be_limit_millis))
         self._pressure.clear()

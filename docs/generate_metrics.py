@@ -46,8 +46,8 @@ _HEAD: Final = """\
 All that the daemons export at `/metrics`. A figure that is not known has no series, or is NaN; it is never 0. Counters
 end in `_total`, units are in the names. See [dashboards and alerts](dashboards.md) and [runbooks](runbooks.md).
 
-No metric has a label for a pod. The only one that grows with the cluster is `node`, on the predictor, for
-`metrics.nodes_max` nodes at most.
+No metric has a label for a pod. Two labels grow: `node` on the predictor, for `metrics.nodes_max` nodes at most, and
+`namespace` on an agent, for 64 namespaces at most.
 """
 
 

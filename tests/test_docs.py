@@ -28,6 +28,7 @@ WHERE_METRICS_ARE_MADE = {
     "slacktide/observe/daemon.py",
     "slacktide/cluster/metrics.py",
     "agent/metrics.py",
+    "agent/given.py",
     "predictor/metrics.py",
     "scheduler_plugins/metrics.py",
     "scheduler_plugins/extender/metrics.py",

@@ -66,6 +66,20 @@ BOARD: Final = Board(
                     shape=Shape.NUMBER,
                 ),
                 Question(
+                    "Which namespaces get it?",
+                    CORES,
+                    (
+                        Query(
+                            "topk(10, sum by (namespace)"
+                            " (rate(slacktide_agent_be_cpu_seconds_total[$__rate_interval])))",
+                            "{{namespace}}",
+                        ),
+                    ),
+                    "little-is-sold",
+                    "`slacktide savings` adds them up.",
+                    shape=Shape.STACK,
+                ),
+                Question(
                     "How many nodes sell nothing?",
                     COUNT,
                     (
