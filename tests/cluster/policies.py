@@ -19,7 +19,7 @@ from tests.patience import PATIENCE
 
 CHART: Final = ROOT / "deploy" / "chart" / "slacktide"
 SYSTEM: Final = "slacktide-system"
-REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
+REGISTRATION: Final = "admissionregistration.k8s.io/v1"
 _ACTIVE_SECONDS: Final = 30.0
 
 
@@ -93,7 +93,9 @@ def installed(api: Api, manifests: list[dict[str, Any]]) -> Iterator[None]:
     try:
         for manifest in manifests:
             kind = manifest["kind"].lower()
-            path = f"{REGISTRATION}/" + (f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s")
+            path = f"/apis/{manifest.get('apiVersion', REGISTRATION)}/" + (
+                f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+            )
             api.do("POST", path, manifest)
             paths.append(f"{path}/{manifest['metadata']['name']}")
         yield

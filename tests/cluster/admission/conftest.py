@@ -9,7 +9,7 @@ import pytest
 from slacktide import names
 from tests.cluster import harness
 from tests.cluster.admission.bodies import NODES, container, pod, pods, wait_active
-from tests.cluster.policies import SYSTEM, Api, installed, rendered
+from tests.cluster.policies import SYSTEM, Api, installed, rendered, until
 from tests.deploy.tools import ToolsMissing
 
 
@@ -35,7 +35,9 @@ def api(tmp_path_factory):
 
 def prepare(api):
     for name, labels in ((SYSTEM, {}), ("plain", {}), ("batch", {"slacktide.io/batch": "enabled"})):
-        api.do("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        body = {"metadata": {"name": name, "labels": labels}}
+        # A server that has just begun refuses writes until its plug-ins are ready.
+        until(lambda: api.call("POST", "/api/v1/namespaces", body)[0] == 201, "server that takes writes")  # noqa: B023 - called at once
     api.do(
         "POST",
         "/apis/scheduling.k8s.io/v1/priorityclasses",
