@@ -82,7 +82,7 @@ class _LocalPod:
 class LocalNode:
     """Use as a context manager: the node is there and its pods run. What it keeps lies in `directory`.
 
-    `cgroup_root` is the directory below each cgroup mount that an agent on it has to be told.
+    `cgroup_root` is the directory below each cgroup mount that pods are in; an agent among them is told by a variable.
     """
 
     def __init__(self, plane: ControlPlane, client: Client, directory: Path, name: str = "local") -> None:
@@ -316,6 +316,8 @@ class LocalNode:
         scripts = os.path.dirname(sys.executable)
         values = {"PATH": f"{scripts}:{os.environ.get('PATH', '/usr/bin:/bin')}", "HOSTNAME": pod.names[1]}
         values |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self._plane.port)}
+        # An agent here must not take the machine's own pods for those of this node.
+        values |= {"SLACKTIDE_AGENT_CGROUP_ROOT": self.cgroup_root}
         for variable in one.spec.get("env", []):
             source = variable.get("valueFrom", {}).get("fieldRef")
             text = self._field(pod, source["fieldPath"]) if source else expand(variable.get("value", ""), values)

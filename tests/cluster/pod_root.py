@@ -1,17 +1,18 @@
 """Becomes a container's command in a root of its own: `python -S pod_root.py SPEC.json`. Needs root; stdlib only.
 
 The root is the machine's, file system by file system, with the pod's volumes in their places: nothing of the machine is
-written for it, and it is gone with the last process in it. SPEC: `argv`, `env`, `root` (an empty directory), `mounts`
-(path in the pod -> what is mounted there) and `groups` (cgroup directories to be in).
+written for it, and it is gone with the last process in it. SPEC: `argv`, `env` (its HOSTNAME becomes the host name),
+`root` (an empty directory), `mounts` (path in the pod -> what is mounted there), `groups` (directories of its cgroup).
 """
 
 import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 
-_NEW_NAMESPACE = 0x00020000
+_NEW_MOUNTS, _NEW_NAMES = 0x00020000, 0x04000000
 _BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
 _PARENT_DEATH = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -73,7 +74,9 @@ def main():
         with open(f"{group}/cgroup.procs", "w", encoding="ascii") as file:
             file.write("0")
     root = spec["root"]
-    _checked(_LIBC.unshare(_NEW_NAMESPACE), "a mount namespace")
+    _checked(_LIBC.unshare(_NEW_MOUNTS | _NEW_NAMES), "namespaces of its own")
+    # Daemons tell their replicas apart by it.
+    socket.sethostname(spec["env"]["HOSTNAME"])
     mount("", "/", "", _RECURSIVE | _PRIVATE)
     mount("tmpfs", root, "tmpfs", 0)
     # Where a part of the path is a link, the place is what it leads to: /var/run is /run.
