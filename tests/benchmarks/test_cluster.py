@@ -1,4 +1,4 @@
-"""The parts of the benchmark of a large cluster that need none; `tests/cluster/test_product_scale.py` runs the others."""
+"""The parts of the benchmark of a large cluster that need none; `tests/cluster/test_product_scale.py` runs others."""
 
 from __future__ import annotations
 
