@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 
@@ -22,7 +22,7 @@ from msgspec import Meta
 from slacktide.cluster.errors import ClusterError
 from slacktide.observe import get_logger
 from slacktide.settings import Settings
-from slacktide.transport import Identity, NotNow, Rejected, Tokens, User, bearer, certificate_names, over_tls
+from slacktide.transport import Identity, NotNow, Rejected, Tokens, User, bearer, common_name, over_tls
 from slacktide.transport.tokens import QUIET_SECONDS
 
 _LOG: Final = get_logger("predictor.auth")
@@ -170,7 +170,7 @@ class Gate:
         if not over_tls(context):
             return Pass()
         if self._by_certificate:
-            return Pass(_node_of(certificate_names(context)))
+            return Pass(_node_of(common_name(context)))
         token, identity = await self._caller(context)
         return TokenPass(token, identity, self._review, self._agent)
 
@@ -179,8 +179,7 @@ class Gate:
         if not over_tls(context):
             return Pass()
         if self._by_certificate:
-            name = next(iter(certificate_names(context)), "")
-            await self._check_right(User(username=name), verb, node)
+            await self._check_right(User(username=common_name(context)), verb, node)
             return Pass()
         token, identity = await self._caller(context)
         await self._check_right(identity.user, verb, node)
@@ -226,10 +225,10 @@ class Gate:
             raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "right", why_not)
 
 
-def _node_of(names: Sequence[str]) -> str:
+def _node_of(name: str) -> str:
     """The node in the common name of a certificate. Raises Refusal when there is none."""
     for prefix in _CERTIFICATE_NAMES:
-        if names and names[0].startswith(prefix) and len(names[0]) > len(prefix):
-            return names[0].removeprefix(prefix)
-    words = f"the certificate of {', '.join(names) or 'nobody'} names no node: its CN must be system:node:NAME"
+        if name.startswith(prefix) and len(name) > len(prefix):
+            return name.removeprefix(prefix)
+    words = f"the certificate of {name or 'nobody'} names no node: its CN must be system:node:NAME"
     raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "certificate", words)

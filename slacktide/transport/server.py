@@ -84,6 +84,12 @@ def over_tls(context: Any) -> bool:
     return b"ssl" in found.get("transport_security_type", ())
 
 
+def common_name(context: Any) -> str:
+    """Common name of the caller's certificate; empty without. Alternative names are none, whoever they name."""
+    found: Mapping[str, Sequence[bytes]] = context.auth_context()
+    return b"".join(found.get("x509_common_name", ())[:1]).decode("utf-8", "replace")
+
+
 def certificate_names(context: Any) -> list[str]:
     """Common name and alternative names of the caller's certificate."""
     found: Mapping[str, Sequence[bytes]] = context.auth_context()

@@ -15,7 +15,9 @@ from agent.drill import Kind, Phase, Seen
 from agent.drill_board import DrillBoard
 from agent.drill_callers import Reviews
 from agent.drill_service import DrillServer, DrillService, DrillSettings
+from agent.permissions import DRILL_PERMISSIONS, needed
 from agent.policy.rung import RungStatus
+from agent.settings import AgentSettings
 from slacktide.cluster.errors import Unreachable
 from slacktide.errors import SettingsError
 from slacktide.transport import Review, Tokens, User
@@ -334,3 +336,17 @@ def test_with_tokens_certificate_and_key_are_needed_still(board, api):
     with pytest.raises(SettingsError, match=r"drill\.tls_certificate_file") as caught:
         DrillServer(settings, DrillService("n1", board, lambda: settings, reviews=api.reviews()))
     assert "client_ca" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("drill", "asks"),
+    [
+        ({}, False),
+        ({"listen": "unix:/run/drill.sock"}, False),
+        ({"listen": "0.0.0.0:7444"}, True),
+        ({"listen": "0.0.0.0:7444", "tls_client_ca_file": "ca.crt"}, False),
+    ],
+)
+def test_the_right_to_review_is_asked_for_only_where_callers_show_tokens(drill, asks):
+    wanted = needed(AgentSettings(drill=DrillSettings(**drill)))
+    assert (set(DRILL_PERMISSIONS) <= set(wanted)) is asks

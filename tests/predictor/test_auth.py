@@ -312,6 +312,8 @@ def test_readers_need_the_right(service, api, metrics):
         ("/CN=system:node:n1", "n2", grpc.StatusCode.PERMISSION_DENIED),
         ("/CN=system:node:", "n1", grpc.StatusCode.PERMISSION_DENIED),
         ("/CN=somebody", "n1", grpc.StatusCode.PERMISSION_DENIED),
+        # An alternative name is no proof, also where there is no common one.
+        ("/O=somebody", "n2", grpc.StatusCode.PERMISSION_DENIED),
     ],
 )
 def test_a_certificate_names_the_node(tmp_path, metrics, api, pki, subject, node, code):

@@ -10,6 +10,7 @@ from slacktide.sockets import (
     MAX_SOCKET_PATH,
     Listen,
     check_socket_path,
+    is_loopback,
     parse_listen,
     remove_socket,
     remove_stale_socket,
@@ -101,3 +102,22 @@ def test_removing_twice_is_fine(tmp_path, serve):
     serve(path)
     remove_socket(path)
     remove_socket(path)
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("127.0.0.1.example", False),
+    ],
+)
+def test_what_is_this_machine_alone(host, own):
+    assert is_loopback(host) is own

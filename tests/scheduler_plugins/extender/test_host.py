@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from scheduler_plugins.extender.feed import CacheFeed
 from scheduler_plugins.extender.host import ExtenderHost, build_framework
 from scheduler_plugins.extender.metrics import ExtenderMetrics
-from scheduler_plugins.extender.settings import ExtenderProfile, ExtenderSettings, TlsSettings
+from scheduler_plugins.extender.settings import ExtenderProfile, ExtenderSettings
 from scheduler_plugins.framework.cache import Cache
 from scheduler_plugins.framework.interfaces import PermitPlugin, PermitResult, PreEnqueuePlugin
 from scheduler_plugins.framework.registry import NoArgs
@@ -20,6 +20,7 @@ from slacktide.cluster import connect
 from slacktide.errors import SettingsError
 from slacktide.observe import Health
 from slacktide.settings import ClusterSettings
+from slacktide.transport import TlsSettings
 from tests.scheduler_plugins.build import READER, be, handle, node, pod
 
 
@@ -101,17 +102,19 @@ def test_the_feed_takes_pods_before_their_node_and_nodes_that_return() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tls", "text"),
+    ("settings", "text"),
     [
-        (TlsSettings(certificate_file="a"), "belong together"),
-        (TlsSettings(client_ca_file="a"), "needs tls.certificate_file"),
-        (TlsSettings(certificate_file="/no/a", key_file="/no/b"), "cannot be used"),
+        ({"tls": TlsSettings(certificate_file="a")}, "belong together"),
+        ({"tls": TlsSettings(client_ca_file="a")}, r"needs tls\.certificate_file"),
+        ({"tls": TlsSettings(certificate_file="/no/a", key_file="/no/b")}, "cannot be used"),
+        ({"listen": "0.0.0.0:8443"}, "plain HTTP is for this machine only"),
+        ({"listen": ":8443"}, "plain HTTP is for this machine only"),
     ],
 )
-def test_tls_settings_that_do_not_fit_are_said(tls, text) -> None:
+def test_tls_settings_that_do_not_fit_are_said(settings, text) -> None:
     client = connect(ClusterSettings(server="unix:/nowhere/api.sock"), user_agent="test")
     with pytest.raises(SettingsError, match=text):
         ExtenderHost(
-            ExtenderSettings(tls=tls), client, default_registry(), CollectorRegistry(), Health(), threading.Event()
+            ExtenderSettings(**settings), client, default_registry(), CollectorRegistry(), Health(), threading.Event()
         )
     client.close()
