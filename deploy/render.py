@@ -2,8 +2,9 @@
 
 Usage: python deploy/render.py [--check] [--helm PROGRAM]. Exit code 0 is written or current, 1 is out of date.
 
-    deploy/manifests/               everything but the extender, one file a component, with a kustomization
+    deploy/manifests/               for Kubernetes 1.33 and later, one file a component, with a kustomization
     deploy/kustomize/extender/      the extender, as a component of kustomize
+    deploy/kustomize/conversion/    the policy that makes batch pods of best-effort pods, likewise, from 1.36 on
 
 Certificates are not in it: deploy/certificates.py makes them. Hooks are not either: `slacktide withdraw` is the job
 that helm runs after an uninstallation.
@@ -24,6 +25,9 @@ DEPLOY: Final = Path(__file__).resolve().parent
 CHART: Final = DEPLOY / "chart" / "slacktide"
 NAMESPACE: Final = "slacktide-system"
 VALUES: Final = ("namespace.create=true", "tls.mode=existing")
+OLDEST: Final = "1.33.0"
+PARTS: Final = {"extender": (OLDEST, "extender.enabled=true"), "conversion": ("1.36.0",)}
+"""Component of kustomize -> release of Kubernetes and values that add to the rest what is in it."""
 
 _NOTE: Final = (
     "# Rendered from deploy/chart/slacktide by deploy/render.py; `make pytest` fails when it is out of date.\n"
@@ -35,26 +39,27 @@ _FIRST: Final = "common"
 Object = dict[str, Any]
 
 
-def template(helm: str, *values: str) -> list[Object]:
-    """The chart's objects with these values. Raises CalledProcessError."""
+def template(helm: str, release: str, *values: str) -> list[Object]:
+    """The chart's objects for a release of Kubernetes, with these values. Raises CalledProcessError."""
     sets = [part for value in values for part in ("--set", value)]
-    command = [helm, "template", "slacktide", str(CHART), "--namespace", NAMESPACE, "--no-hooks", *sets]
+    flags = ("--namespace", NAMESPACE, "--kube-version", release, "--no-hooks")
+    command = [helm, "template", "slacktide", str(CHART), *flags, *sets]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return [_plain(found) for found in yaml.safe_load_all(done.stdout) if found]
 
 
 def files(helm: str) -> dict[Path, str]:
     """Path and text of all that is rendered."""
-    base = template(helm, *VALUES)
+    base = template(helm, OLDEST, *VALUES)
     made = dict(_by_component(base, DEPLOY / "manifests"))
     names = sorted(path.name for path in made)
     names.sort(key=lambda name: name != f"{_FIRST}.yaml")
     made[DEPLOY / "manifests" / "kustomization.yaml"] = _kustomization("Kustomization", names)
     there = {_id(found) for found in base}
-    extra = [found for found in template(helm, *VALUES, "extender.enabled=true") if _id(found) not in there]
-    folder = DEPLOY / "kustomize" / "extender"
-    made[folder / "extender.yaml"] = _dump(extra)
-    made[folder / "kustomization.yaml"] = _kustomization("Component", ["extender.yaml"])
+    for part, (release, *more) in PARTS.items():
+        extra = [found for found in template(helm, release, *VALUES, *more) if _id(found) not in there]
+        made[DEPLOY / "kustomize" / part / f"{part}.yaml"] = _dump(extra)
+        made[DEPLOY / "kustomize" / part / "kustomization.yaml"] = _kustomization("Component", [f"{part}.yaml"])
     return made
 
 

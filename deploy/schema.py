@@ -41,7 +41,7 @@ _COMMON: Final = (
 MANAGED: Final[dict[str, tuple[str, ...]]] = {
     "agent": (
         *_COMMON,
-        *("node", "state_dir", "cgroup_root", "proc_root", "sys_root", "predictor", "own_cgroup", "own_memory_bytes"),
+        *("node", "state_dir", "proc_root", "sys_root", "predictor", "own_cgroup", "own_memory_bytes"),
         *("observe_only", "collect.perf", "collect.gpu", "weight.core_scheduling"),
         *("report.ca_file", "report.token_file", "report.certificate_file", "report.key_file", "report.insecure"),
         *("report.server_name", "drill.listen", "drill.tls_certificate_file", "drill.tls_key_file"),
