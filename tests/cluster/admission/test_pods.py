@@ -131,6 +131,31 @@ def test_pods_without_batch_resources_are_nobodys_business(api, body):
     assert refusal(api, body) is None
 
 
+OTHERS = [
+    {names.TIER_LABEL: "ls"},
+    {names.TIER_LABEL: "LS"},
+    {names.TIER_LABEL: "System"},
+    {"koordinator.sh/qosClass": "LSR"},
+    {names.TIER_LABEL: "ls", "koordinator.sh/qosClass": "BE"},
+    {names.TIER_LABEL: "other", "koordinator.sh/qosClass": "LS"},
+]
+
+
+@pytest.mark.parametrize("labels", OTHERS)
+def test_batch_resources_are_for_best_effort_pods_alone(api, batch_pod, labels):
+    assert "is best-effort" in refusal(api, pod(BATCH, labels=labels))
+    gone = {"koordinator.sh/qosClass": None, names.TIER_LABEL: None}
+    status, said = api.call("PATCH", pods("plain", batch_pod), {"metadata": {"labels": {**gone, **labels}}}, MERGE)
+    assert status == 422
+    assert "is best-effort" in said["message"]
+
+
+@pytest.mark.parametrize("labels", [{}, BE, {"koordinator.sh/qosClass": "BE"}, {names.TIER_LABEL: "other"}])
+def test_without_a_label_what_it_asks_for_makes_a_pod_best_effort(api, batch_pod, labels):
+    assert refusal(api, pod(BATCH, labels=labels)) is None
+    api.do("PATCH", pods("plain", batch_pod), {"metadata": {"labels": labels}}, MERGE)
+
+
 def test_overhead_is_of_the_runtime_class(api):
     for name, overhead in (("vm", {"cpu": "250m"}), ("whole", {BATCH_CPU: "250"}), ("half", {BATCH_CPU: "0.5"})):
         body = {"metadata": {"name": name}, "handler": "h", "overhead": {"podFixed": overhead}}

@@ -7,6 +7,13 @@ object.metadata.?labels[?'slacktide.io/tier'].orValue('').lowerAscii() in ['be',
   : object.metadata.?labels[?'koordinator.sh/qosClass'].orValue('') == 'BE'
 {{- end }}
 
+{{/* True where a label says that a pod is latency-sensitive or of the system; an unlabelled one is what it asks for. */}}
+{{- define "slacktide.admission.isOther" -}}
+object.metadata.?labels[?'slacktide.io/tier'].orValue('').lowerAscii() in ['be', 'ls', 'system']
+  ? object.metadata.labels['slacktide.io/tier'].lowerAscii() != 'be'
+  : object.metadata.?labels[?'koordinator.sh/qosClass'].orValue('') in ['LSE', 'LSR', 'LS', 'SYSTEM']
+{{- end }}
+
 {{/* The mirror of a static pod has no say in what runs, and must equal the file. True for all others. */}}
 {{- define "slacktide.admission.notMirror" -}}
 !('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}))
