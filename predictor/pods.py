@@ -68,7 +68,7 @@ class OpenSlot:
     def _widen(self, columns: Integers) -> None:
         known = {int(column): place for place, column in enumerate(self.columns)}
         fresh = [int(column) for column in columns if int(column) not in known]
-        known.update((column, len(known) + index) for index, column in enumerate(fresh))
+        known |= {column: len(self.columns) + index for index, column in enumerate(fresh)}
         more = np.full((_CELLS, len(fresh)), np.nan, dtype=np.float32)
         self.columns = np.concatenate([self.columns, np.asarray(fresh, dtype=np.int64)])
         self.cpu = np.concatenate([self.cpu, more], axis=1)
