@@ -102,6 +102,7 @@ class SchedulerHost:
         self.records = Records(time.time)
         self._scheduler = self._make_scheduler(reader)
         self._leads = threading.Event()
+        self._all_listed = False
         self._elector = self._make_elector(config.election, settings.identity)
         self._threads = [
             threading.Thread(target=self._loop, name="scheduling", daemon=True),
@@ -246,12 +247,19 @@ class SchedulerHost:
             self._scheduler.attempt(_POP_SECONDS)
 
     def _ready_to_pop(self) -> bool:
+        if not self._all_listed and not self._wait_listed():
+            return False
+        return self._leads.wait(_POP_SECONDS) and (self._elector is None or self._elector.is_leader)
+
+    def _wait_listed(self) -> bool:
+        """Once all was listed it stays so; asked before each cycle until then."""
         if not (self._nodes.wait_synced(_POP_SECONDS) and self._pods.wait_synced(_POP_SECONDS)):
             return False
         if self._objects.not_synced():
             self._stop.wait(_POP_SECONDS)
             return False
-        return self._leads.wait(_POP_SECONDS) and (self._elector is None or self._elector.is_leader)
+        self._all_listed = True
+        return True
 
     def _flush(self) -> None:
         every(self._stop, _FLUSH_BACKOFF_SECONDS, _FLUSH_UNSCHEDULABLE_SECONDS, self._queue)

@@ -52,6 +52,11 @@ class Verdicts:
         codes = refused.view(np.int8) * given
         return cls(codes, explain, None, kinds, miss)
 
+    @classmethod
+    def passed(cls, count: int) -> Verdicts:
+        """Success for all of `count` nodes."""
+        return cls(np.zeros(count, dtype=np.int8), lambda _: ())
+
     def status(self, i: int) -> Status:
         """The verdict on the i-th node that was asked about."""
         code = Code(int(self.codes[i]))

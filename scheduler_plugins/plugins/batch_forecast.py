@@ -46,6 +46,7 @@ from scheduler_plugins.plugins.node_forecast import (
     latest_of,
     reader,
     trust,
+    trust_in,
     whole_seconds,
 )
 from scheduler_plugins.plugins.rows import index_of
@@ -118,7 +119,10 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
 
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Refuses nodes without a usable forecast or without room."""
-        now, life, at = self._now(), self._life(pod), index_of(snapshot, rows)
+        now, life = self._now(), self._life(pod)
+        if len(rows) == 1 and self._surely_fits(pod, snapshot, int(rows[0]), now, life):
+            return Verdicts.passed(1)
+        at = index_of(snapshot, rows)
         trusted = trust(snapshot, at, now)
         share = _usable_share(snapshot, at, trusted)
         unusable: Bools = share <= 0 if share is not None else np.zeros(len(rows), dtype=np.bool_)
@@ -144,6 +148,14 @@ class BatchForecast(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
             kinds=kinds,
             miss=self._miss(pod, judged),
         )
+
+    def _surely_fits(self, pod: PodInfo, snapshot: Snapshot, row: int, now: float, life: float | None) -> bool:
+        """Whether a fresh forecast of an open node leaves room; where not, more has to be looked at."""
+        if trust_in(snapshot, row, now) < 1.0 or not snapshot.column(_OPEN).item(row):
+            return False
+        if life is not None and snapshot.column(_HORIZON).item(row) < life:
+            return False
+        return all(0 < resource.need(pod) <= resource.left_on(snapshot, row) for resource in self._resources)
 
     def _hopeless(
         self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, share: Floats | None

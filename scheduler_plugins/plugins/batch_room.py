@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler_plugins.framework.interfaces import Handle
 from scheduler_plugins.framework.node_info import NodeInfo
-from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
 from scheduler_plugins.framework.snapshot import Column, Floats, Indices, Ints, Snapshot
 from scheduler_plugins.plugins.node_forecast import latest_of
 from slacktide.forecast import Amount
@@ -53,10 +53,19 @@ class BatchResource:
         capacity: Ints = snapshot.column(self._capacity)[rows]
         return capacity
 
+    def capacity_on(self, snapshot: Snapshot, row: int) -> int:
+        """The same of one node."""
+        return int(snapshot.column(self._capacity).item(row))
+
     def reclaimable(self, snapshot: Snapshot, rows: Indices | slice) -> Ints:
         """What may be sold in all while the forecast is fresh."""
         reclaimable: Ints = snapshot.column(self._reclaimable)[rows]
         return reclaimable
+
+    def left_on(self, snapshot: Snapshot, row: int) -> int:
+        """The same as `left` of one node."""
+        sold = snapshot.nodes[row].requested.get(self.name, 0)
+        return int(snapshot.column(self._reclaimable).item(row)) - min(sold, LARGEST)
 
     def left(self, snapshot: Snapshot, rows: Indices | slice) -> Ints:
         """The same beside what is sold, assumed pods included; below 0 where more is sold than there is."""

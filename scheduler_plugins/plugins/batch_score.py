@@ -25,11 +25,11 @@ from msgspec import Meta
 
 from scheduler_plugins.framework.interfaces import MAX_SCORE, Handle
 from scheduler_plugins.framework.node_info import NodeInfo
-from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
 from scheduler_plugins.framework.snapshot import Column, Floats, Indices, Snapshot
 from scheduler_plugins.plugins.batch_room import BatchResource, scaled
 from scheduler_plugins.plugins.bound_at import bound_at
-from scheduler_plugins.plugins.node_forecast import reader, share_of, trust, whole_seconds
+from scheduler_plugins.plugins.node_forecast import reader, share_of, trust, trust_in, whole_seconds
 from scheduler_plugins.plugins.rows import index_of
 from slacktide.errors import SettingsError
 from slacktide.forecast import Forecast
@@ -89,7 +89,10 @@ class BatchScore:
 
     def of(self, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Floats:
         """0..100 for each of `rows`."""
-        args, now, at = self._args, self._now(), index_of(snapshot, rows)
+        args, now = self._args, self._now()
+        if len(rows) == 1:
+            return np.array([self._of_one(pod, snapshot, int(rows[0]), now)])
+        at = index_of(snapshot, rows)
         share = trust(snapshot, at, now)
         rest = np.zeros(len(rows))
         if args.steady_weight:
@@ -101,6 +104,28 @@ class BatchScore:
         score = self._headroom(pod, snapshot, at, share) * args.headroom_weight + share * rest
         of_hundred: Floats = np.minimum(score * (MAX_SCORE / self._total), MAX_SCORE)
         return of_hundred
+
+    def _of_one(self, pod: PodInfo, snapshot: Snapshot, row: int, now: float) -> float:
+        """The same for one node, operation by operation, so that the last digit is the same."""
+        args, rest = self._args, 0.0
+        share = trust_in(snapshot, row, now)
+        cpu, worst = self._resources[0], 1.0
+        if args.steady_weight:
+            rest += _good_of(snapshot.column(_RISE).item(row)) * args.steady_weight
+        if args.calm_weight:
+            sold = min(snapshot.nodes[row].requested.get(cpu.name, 0), LARGEST) + cpu.need(pod)
+            full = snapshot.column(_BUSY).item(row) + sold / max(cpu.capacity_on(snapshot, row), 1)
+            rest += _good_of(full) * args.calm_weight
+        if args.cold_weight:
+            logarithm = snapshot.column(self._heat_column).item(row) - now / args.recent_seconds
+            binds = float(np.exp(logarithm)) if logarithm > -_COLD_FADES else 0.0
+            rest += _good_of(binds / args.recent_binds) * args.cold_weight
+        for resource in self._resources:
+            left = resource.left_on(snapshot, row)
+            trusted = left if share == 1.0 else int(max(0.0, left * share))
+            worst = min(worst, (trusted - resource.need(pod)) / max(resource.capacity_on(snapshot, row), 1))
+        score = max(worst, 0.0) * args.headroom_weight + share * rest
+        return min(score * (MAX_SCORE / self._total), float(MAX_SCORE))
 
     def _headroom(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, share: Floats) -> Floats:
         trusted = None if (share == 1.0).all() else share
@@ -142,6 +167,11 @@ def _good(bad: Floats) -> Floats:
     """1 less `bad`, within 0..1; what is not known is worst."""
     good: Floats = np.fmin(np.fmax(1.0 - bad, 0.0), 1.0)
     return good
+
+
+def _good_of(bad: float) -> float:
+    """`_good` of one number."""
+    return 0.0 if math.isnan(bad) else min(max(1.0 - bad, 0.0), 1.0)
 
 
 def _rise(forecast: Forecast) -> float | None:

@@ -7,13 +7,15 @@ rounds half up. Source: kubernetes pkg/scheduler/framework/plugins/noderesources
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
 import numpy as np
 
-from scheduler_plugins.framework.pod_info import PodInfo
+from scheduler_plugins.framework.node_info import NodeInfo
+from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
 from scheduler_plugins.framework.snapshot import Bools, Floats, Indices, Snapshot
 from slacktide.resources import CPU, MEMORY
 
@@ -136,7 +138,28 @@ class FitScorer:
     def __init__(self, strategy: ScoringStrategy) -> None:
         self._resources = strategy.resources or DEFAULT_RESOURCES
         self._is_ratio = strategy.type == "RequestedToCapacityRatio"
+        self._of_one = _MEASURES_OF_ONE.get(strategy.type)
         self._measure = _MEASURES[strategy.type](strategy)
+
+    def score_of(self, pod: PodInfo, node: NodeInfo) -> float | None:
+        """The score of one node; None for a strategy that is asked by arrays only."""
+        if self._of_one is None:
+            return None
+        total = weights = 0.0
+        for resource in self._resources:
+            name, used = resource.name, node.requested.get(resource.name, 0)
+            asked = pod.requests.get(name, 0)
+            if name not in _ALWAYS_COUNTED and not asked:
+                continue
+            if name == CPU:
+                used, asked = node.nonzero_cpu_millis, pod.nonzero_cpu_millis
+            elif name == MEMORY:
+                used, asked = node.nonzero_memory_bytes, pod.nonzero_memory_bytes
+            allocatable = node.allocatable.get(name, 0)
+            if allocatable > 0:
+                weights += resource.weight
+                total += self._of_one(allocatable, min(used, LARGEST) + asked) * resource.weight
+        return float(math.floor(total / max(weights, 1.0)))
 
     def score(self, pod: PodInfo, snapshot: Snapshot, where: Indices | slice, count: int) -> Floats:
         """Score 0..100 of the `count` nodes at `where`, in whole numbers: 0 for one that offers nothing that counts."""
@@ -161,6 +184,20 @@ class FitScorer:
         mean = total / (np.maximum(here + everywhere, 1) if here.any() else max(everywhere, 1))
         return np.floor(mean + 0.5) if self._is_ratio else np.floor(mean)
 
+
+def _least_of(allocatable: int, requested: int) -> float:
+    return max(math.floor((allocatable - requested) * _FULL / allocatable), 0.0)
+
+
+def _most_of(allocatable: int, requested: int) -> float:
+    return float(math.floor(min(requested, allocatable) * _FULL / allocatable))
+
+
+_MEASURES_OF_ONE: Final[Mapping[str, Callable[[int, int], float]]] = {
+    "LeastAllocated": _least_of,
+    "MostAllocated": _most_of,
+}
+"""(allocatable above 0, requested) of one node -> 0 to 100 in whole numbers."""
 
 _Measure = Callable[[Floats, Floats], Floats]
 """(allocatable above 0, requested) -> 0 to 100 in whole numbers."""

@@ -232,12 +232,12 @@ class InterPodAffinity(
 
     def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable | None:
         """None for a pod that a placed one minds or wishes near."""
+        terms = [term for term, _, _ in snapshot.terms_about(_PLACED_ANTI_AFFINITY, pod)]
+        terms += [wish.term for wish, _, _ in snapshot.terms_about(_PLACED_WISHES, pod)]
+        if not terms:
+            return ()
         labels = self._namespaces.labels(pod.pod.metadata.namespace)
-        if any(term.about(pod, labels) for term, _, _ in snapshot.terms_about(_PLACED_ANTI_AFFINITY, pod)):
-            return None
-        if any(wish.term.about(pod, labels) for wish, _, _ in snapshot.terms_about(_PLACED_WISHES, pod)):
-            return None
-        return ()
+        return None if any(term.about(pod, labels) for term in terms) else ()
 
     def events_to_register(self) -> Sequence[Registration]:
         """A pod came, went or changed its labels, the pod itself too; a node came or changed a domain."""

@@ -112,6 +112,16 @@ AGE_COLUMNS: Final = (
 """What `trust` needs."""
 
 
+def trust_in(snapshot: Snapshot, row: int, now: float) -> float:
+    """`trust` of one node; a few nodes are asked about in most cycles, and arrays of one number are slow."""
+    ttl: float = snapshot.column(_TTL).item(row)
+    age: float = now - snapshot.column(_AT).item(row)
+    if age < -wire.MAX_CLOCK_SKEW_SECONDS or ttl <= 0:
+        return 0.0
+    over = age / ttl - 1.0
+    return 1.0 if over <= 0 else max(0.0, 1.0 - over / (wire.AGEING_TTLS - 1.0))
+
+
 def trust(snapshot: Snapshot, rows: Indices | slice, now: float) -> Floats:
     """`slacktide.forecast.trust` of all rows at once, 0 without a forecast that can be read."""
     ttl = snapshot.column(_TTL)[rows]

@@ -101,6 +101,8 @@ class NodeResourcesFit(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Collects every resource that is lacking, as "Insufficient NAME"."""
         wanted = self._wanted(pod)
+        if len(rows) == 1 and _fits(wanted, snapshot.nodes[rows[0]]):
+            return Verdicts.passed(1)
         lacks = list(_lacks(wanted, snapshot, index_of(snapshot, rows)))
         refused = np.zeros(len(rows), dtype=np.bool_)
         if not lacks:
@@ -137,6 +139,8 @@ class NodeResourcesFit(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """By the scoring strategy; 0 to 100 already."""
+        if len(rows) == 1 and (one := self._scorer.score_of(pod, snapshot.nodes[rows[0]])) is not None:
+            return np.array([one])
         return self._scorer.score(pod, snapshot, index_of(snapshot, rows), len(rows))
 
     def reuse_key(self, pod: PodInfo) -> Hashable | None:
@@ -179,6 +183,14 @@ class NodeResourcesFit(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
         before = self._offers.of(node_of(old))
         grew = any(now.get(name, 0) > before.get(name, 0) for name in ("pods", *wanted))
         return Hint.QUEUE if grew else Hint.SKIP
+
+
+def _fits(wanted: Mapping[str, int], node: NodeInfo) -> bool:
+    """Whether one node lacks nothing."""
+    if len(node.pods) + 1 > node.allocatable.get("pods", 0):
+        return False
+    free, used = node.allocatable, node.requested
+    return all(amount <= free.get(name, 0) - used.get(name, 0) for name, amount in wanted.items())
 
 
 @dataclass(frozen=True, slots=True)

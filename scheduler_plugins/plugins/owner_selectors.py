@@ -50,6 +50,8 @@ class OwnerSelectors:
                 if selector.items() <= metadata.labels.items():
                     exact.update(selector)
         owner = next((one for one in metadata.owner_references if one.controller), None)
+        if not exact and owner is None:
+            return None
         selected = selector_from(exact)
         if owner is not None:
             selected = _with_owner(selected, owner, metadata.namespace, self._objects)

@@ -83,6 +83,8 @@ class TaintToleration(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin
 
     def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable | None:
         """Whether there is anything to judge, and to rate."""
+        if not any(one.hard or one.soft for one in snapshot.interned(TAINTS.name)[1]):
+            return False, False
         flags, counts = forbidden(pod, snapshot, self._judged)[0], disliked(pod, snapshot, self._judged)[0]
         return bool(flags.any()), bool(counts.any())
 

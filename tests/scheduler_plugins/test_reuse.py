@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,10 +26,13 @@ from scheduler_plugins.framework.runtime import Framework
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SUCCESS, PluginFailure, unschedulable
 from scheduler_plugins.plugins import default_registry
+from scheduler_plugins.plugins.batch_forecast import BatchForecast
+from scheduler_plugins.plugins.batch_score import BatchForecastArgs
+from scheduler_plugins.plugins.node_resources_fit import NodeResourcesFit, NodeResourcesFitArgs
 from scheduler_plugins.settings import SchedulerSettings
 from slacktide import names
 from slacktide.objects import ContainerImage, Node, Pod
-from tests.scheduler_plugins.build import GI, READER, Clock, Silent, forecast, framework, node, pod
+from tests.scheduler_plugins.build import GI, READER, Clock, Silent, forecast, framework, handle, node, pod
 from tests.scheduler_plugins.rig import Informed
 from tests.scheduler_plugins.twin import Api
 
@@ -333,3 +337,29 @@ def test_why_a_pod_fits_nowhere_is_told_of_every_node() -> None:
         small.cycle()
     with pytest.raises(NoFitError, match="0/3 nodes are available: 3 full"):
         small.cycle()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32))
+def test_one_node_is_judged_and_rated_as_all_are(seed: int) -> None:
+    world = World(seed)
+    for number in range(30):
+        world.put_node(f"n{number}")
+        world.place_elsewhere()
+    for strategy in ("LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"):
+        shape = {"shape": [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]}
+        chosen = {"type": strategy, "requestedToCapacityRatio": shape}
+        args = msgspec.convert({"scoringStrategy": chosen}, NodeResourcesFitArgs)
+        side = framework(
+            NodeResourcesFit(args, handle(world.wall)), BatchForecast(BatchForecastArgs(), handle(world.wall))
+        )
+        snapshot = side.new_snapshot()
+        world.cache.refresh(snapshot)
+        info, state = world.new_pod(), CycleState()
+        for plugin in (side.plugins[0], side.plugins[1]):
+            assert isinstance(plugin, NodeResourcesFit | BatchForecast)
+            marks = plugin.score_nodes(state, info, snapshot, snapshot.all())
+            codes = plugin.filter_nodes(state, info, snapshot, snapshot.all()).codes
+            for row in snapshot.all():
+                assert plugin.score_nodes(state, info, snapshot, np.array([row]))[0] == marks[row]
+                assert plugin.filter_nodes(state, info, snapshot, np.array([row])).codes[0] == codes[row]
