@@ -8,6 +8,7 @@ from typing import Final
 
 from agent.permissions import PERMISSIONS as AGENT
 from cli.app import App, quiet_logs
+from cli.bundling import of_cluster, save
 from cli.clusterchecks import Finding, judge
 from cli.clusterfacts import Gatherer, own_rights
 from cli.exits import FAILED, OK
@@ -37,17 +38,20 @@ _OWN: Final = (
 )
 
 
-def run(app: App, namespace: str, kubelets: int) -> int:
+def run(app: App, namespace: str, kubelets: int, bundle: str | None = None) -> int:
     """Check the cluster; the exit code, 1 with a problem. Raises ClusterError when it does not answer."""
     quiet_logs()
     client = app.reach(ClusterSettings(kubeconfig=app.kubeconfig, context=app.context))
     try:
         findings = [_rights(own_rights(client, _OWN))]
         findings += judge(Gatherer(client, namespace, time.time).facts(WANTED, kubelets))
+        gathered = of_cluster(client, namespace, findings) if bundle is not None else None
     finally:
         client.close()
     problems = sum(finding.verdict == "problem" for finding in findings)
-    if app.out.json:
+    if bundle is not None and gathered is not None:
+        save(app, gathered, bundle)
+    elif app.out.json:
         app.out.document({"findings": findings, "problems": problems})
     else:
         rows = [[finding.name, finding.verdict, finding.evidence, finding.remedy] for finding in findings]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         "slacktide doctor",
         "slacktide doctor --output json | jq '.problems'",
         "slacktide doctor --cluster --context staging",
+        "slacktide doctor --bundle slacktide.tar.gz",
     ),
 )
 @click.option("--cluster", "of_cluster", is_flag=True, help="Look at a Kubernetes cluster instead of this machine.")
@@ -38,9 +39,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Kubelets of that cluster whose settings are read.",
 )
+@click.option(
+    "--bundle", metavar="FILE.tar.gz", help="Write all that helps to find a fault into FILE, without secrets."
+)
 @cluster_options
 @click.pass_obj
-def command(app: App, of_cluster: bool, namespace: str, kubelets: int) -> int:
+def command(app: App, of_cluster: bool, namespace: str, kubelets: int, bundle: str | None) -> int:
     """Say what this machine has, what Slacktide skips here, and why; or check a cluster.
 
     ok: it is there. skipped: Slacktide works without it and does less. problem: `slacktide up` will not work;
@@ -48,22 +52,29 @@ def command(app: App, of_cluster: bool, namespace: str, kubelets: int) -> int:
 
     With --cluster, or a kubeconfig or context: versions, kernels, clocks, kubelet settings, our components, other
     systems that do the same, permissions and admission policies, each with what to do. Nothing is changed.
+
+    A bundle has the findings, logs, metrics, settings, nodes, pods and our events; environment and arguments of pods,
+    tokens, keys and passwords are taken out.
     """
     if of_cluster or app.in_cluster:
         from cli.clusterdoctor import run
 
-        return run(app, namespace, kubelets)
-    return _of_machine(app)
+        return run(app, namespace, kubelets, bundle)
+    return _of_machine(app, bundle)
 
 
-def _of_machine(app: App) -> int:
+def _of_machine(app: App, bundle: str | None) -> int:
     from cli import checks
     from slacktide.kernel.hierarchy import discover
 
     found = checks.all_checks(app.root, discover())
     found += _from_agent(app)
     problems = sum(check.verdict == "problem" for check in found)
-    if app.out.json:
+    if bundle is not None:
+        from cli.bundling import of_machine, save
+
+        save(app, of_machine(app, found), bundle)
+    elif app.out.json:
         app.out.document({"checks": found, "problems": problems})
     else:
         rows = [[check.name, check.verdict, check.found, check.consequence] for check in found]
