@@ -212,9 +212,8 @@ class Product:
     @contextlib.contextmanager
     def predictor(self, name: str = "predictor", **settings: str) -> Iterator[Daemon]:
         """A predictor with a history of its own, ready; settings as `ttl_seconds="5"`."""
-        flags = FAST | _flags(settings)
-        flags |= {"--listen": self.predictor_address(name), "--history-dir": f"{self.directory}/{name}-history"}
-        with self._running("predictor", name, flags) as started:
+        place = {"--listen": self.predictor_address(name), "--history-dir": f"{self.directory}/{name}-history"}
+        with self._running("predictor", name, FAST | place | _flags(settings)) as started:
             yield started
 
     @contextlib.contextmanager

@@ -8,11 +8,12 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.report import Dial, Reporter
+from agent.report import Reporter
 from agent.settings import ReportSettings
 from agent.spool import Spool
 from agent.window import Sample, WindowUsage
@@ -23,7 +24,8 @@ from slacktide.tier import Tier
 PERIOD_SECONDS: Final = 0.5
 GIB: Final = 1 << 30
 
-_SETTINGS: Final = ReportSettings(backoff_seconds=0.2, backoff_max_seconds=0.5)
+PROMPT: Final = ReportSettings(backoff_seconds=0.2, backoff_max_seconds=0.5)
+"""Of agents that find their predictor again at once."""
 
 
 @dataclass(slots=True)
@@ -66,12 +68,17 @@ def _flat(cpu: int, memory: int) -> WindowUsage:
 
 
 class SimulatedAgents:
-    """Agents of some nodes, one thread for all beside those of their streams. Use as a context manager."""
+    """Agents of some nodes, one thread for all beside those of their streams. Use as a context manager.
 
-    def __init__(self, targets: str, directory: Path, dial: Dial | None = None) -> None:
+    `settings` are those of the agent of a node, such as the files that it proves itself with.
+    """
+
+    def __init__(
+        self, targets: str, directory: Path, settings: Callable[[str], ReportSettings] = lambda _node: PROMPT
+    ) -> None:
         self._targets = targets
         self._directory = directory
-        self._dial = dial
+        self._settings = settings
         self._lock = threading.Lock()
         self._agents: dict[str, tuple[SimulatedNode, Reporter, Spool]] = {}
         self._stopping = threading.Event()
@@ -93,7 +100,7 @@ class SimulatedAgents:
         state = self._directory / f"{name}-{node.boot}"
         state.mkdir()
         spool = Spool(str(state), 1 << 24)
-        reporter = Reporter(name, node.boot, spool, _SETTINGS, self._targets, dial=self._dial)
+        reporter = Reporter(name, node.boot, spool, self._settings(name), self._targets)
         reporter.start()
         with self._lock:
             self._agents[name] = (node, reporter, spool)

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from slacktide import names
-from slacktide.cluster import EVENTS, NODES, PODS
+from slacktide.cluster import EVENTS, NODES, PDBS, PODS
 from slacktide.kernel.hierarchy import discover
 from standalone.sweep import sweep
 from tests.cluster.fake_kubelet import FakeKubelet, node_body
@@ -44,7 +44,13 @@ policies: [batch_limits, weight, contention, close, evict]
 shortage: {run_delay_cut: 100, psi_cut: 1}
 contention: {step_percent: 50, quiet_seconds: 0, min_dwell_seconds: 0, settle_seconds: 0.1}
 close: {exhausted_seconds: 1, short_seconds: 1, quiet_seconds: 0, min_dwell_seconds: 0}
-evict: {fresh_samples: 1, pressure_settle_seconds: 5, cooldown_seconds: 0, quiet_seconds: 0, min_dwell_seconds: 0}
+evict:
+  fresh_samples: 1
+  pressure_settle_seconds: 5
+  cooldown_seconds: 0
+  quiet_seconds: 0
+  min_dwell_seconds: 0
+  blocked_seconds: 1
 report: {window_seconds: 1}
 """
 """The node is closed before anybody is evicted, so that what is evicted does not come back here."""
@@ -122,21 +128,31 @@ def test_a_pod_is_placed_throttled_evicted_and_placed_elsewhere(everything, name
     group = Group(node, name)
     wait_for(lambda: group.idle() and group.memory() == MEMORY, "weight and memory limit of a batch pod")
     cluster.cordon(SPARE, unschedulable=False)
+    kept = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "batch"}}}
+    cluster.client.create(PDBS, {"metadata": {"name": "kept"}, "spec": kept}, namespace)
+    wait_for(lambda: cluster.client.get(PDBS, "kept", namespace).status.observed_generation, "budget in force")
 
-    with drill(node, 30, victim_budget=1) as one:
+    with drill(node, 60, victim_budget=1) as one:
         wait_for(lambda: (group.quota() or 10_000) <= 100, "cut in the kernel")
         before = group.throttled()
         wait_for(lambda: group.throttled() > before, "throttled periods")
         wait_for(lambda: cluster.forecast(REAL).closed, "closed node in its annotation")
+        wait_for(lambda: _event(cluster, namespace, "SlacktideEvictionBlocked"), "eviction that a budget blocks")
+        assert node.pod(name).metadata.deletion_timestamp is None
+        cluster.client.delete(PDBS, "kept", namespace)
         one.reaches("EVICTED")
         ((again, elsewhere),) = _replaced(cluster, namespace, name)
         assert elsewhere == SPARE
         assert cluster.running(namespace, "batch", 1) == {again: SPARE}
-        events = cluster.client.list(EVENTS, namespace).items
-        (event,) = [event for event in events if event.reason == "SlacktideEvicted"]
+        event = wait_for(lambda: _event(cluster, namespace, "SlacktideEvicted"), "event of the eviction")
         assert event.involved_object.uid == first.metadata.uid
         one.abort()
     wait_for(lambda: not cluster.forecast(REAL).closed, "open node")
+
+
+def _event(cluster, namespace, reason):
+    found = cluster.client.list(EVENTS, namespace).items
+    return next((event for event in found if event.reason == reason), None)
 
 
 def _replaced(cluster, namespace, name):

@@ -1,28 +1,35 @@
-"""Two of each daemon on a real control plane: one is stopped or killed, the API server goes and comes back."""
+"""Two of each daemon on a real control plane: one is stopped or killed, the API server goes and comes back.
+
+The agent reports over TLS and proves its node with a bound token, as in a cluster.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import signal
 import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slacktide import forecast
-from slacktide.cluster import LEASES, NAMESPACES, NODES, Informer
+from slacktide.cluster import LEASES, NAMESPACES, NODES, PODS, Informer
 from slacktide.forecast import AGEING_TTLS
 from slacktide.names import FORECAST_ANNOTATION, SYSTEM_NAMESPACE
 from tests.cluster.fake_kubelet import FakeKubelet, node_body
-from tests.cluster.harness import control_plane, missing
+from tests.cluster.harness import control_plane, free_ports, missing
 from tests.cluster.product import CONTROLLERS, DEPLOYMENTS, Cluster, Product, be_deployment, wait_for
-from tests.cluster.simulated_agents import SimulatedAgents
+from tests.cluster.simulated_agents import PROMPT, SimulatedAgents
+from tests.pki import Pki
 
 pytestmark = pytest.mark.timeout(300)
 
 NODE, NAMESPACE = "steady", "failover"
+SYSTEM, ACCOUNT, SERVER = "slacktide-system", "slacktide-agent", "slacktide-predictor"
 
 
 class Published:
@@ -48,6 +55,35 @@ class Published:
             self.numbers.append((found.at, found.reclaimable.cpu_millis))
 
 
+class Secured:
+    """What predictors listen with and agents report with: certificates, and for each node a token of a pod there."""
+
+    def __init__(self, client, directory):
+        self._client = client
+        self._directory = directory
+        self._pki = Pki(directory)
+        self._pair = self._pki.issue("predictor", "/CN=predictor", f"subjectAltName=DNS:{SERVER}\n")
+        client.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
+        self._post(f"/api/v1/namespaces/{SYSTEM}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
+
+    def predictor(self, port):
+        certificate, key = self._pair
+        return {"listen": f"127.0.0.1:{port}", "tls__certificate_file": certificate, "tls__key_file": key}
+
+    def agent(self, node):
+        spec = {"nodeName": node, "serviceAccountName": ACCOUNT, "containers": [{"name": "agent", "image": "none"}]}
+        pod = self._client.create(PODS, {"metadata": {"name": f"agent-{node}"}, "spec": spec}, SYSTEM)
+        known = {"kind": "Pod", "apiVersion": "v1", "name": pod.metadata.name, "uid": pod.metadata.uid}
+        wanted = {"audiences": ["slacktide-predictor"], "expirationSeconds": 3600, "boundObjectRef": known}
+        made = self._post(f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{ACCOUNT}/token", {"spec": wanted})
+        token = self._directory / f"{node}.token"
+        token.write_text(made["status"]["token"])
+        return msgspec.structs.replace(PROMPT, ca_file=self._pki.ca, token_file=str(token), server_name=SERVER)
+
+    def _post(self, path, body):
+        return json.loads(self._client.request("POST", path, body=json.dumps(body).encode()))
+
+
 @pytest.fixture(scope="module")
 def running():
     """A control plane of its own, because its API server is killed; (product, cluster, agents, daemons by name)."""
@@ -61,18 +97,19 @@ def running():
         client = stack.enter_context(contextlib.closing(plane.client()))
         stack.enter_context(plane.controllers(CONTROLLERS))
         stack.enter_context(FakeKubelet(client))
+        (directory / "pki").mkdir()
+        secured = Secured(client, directory / "pki")
+        ports = free_ports(2)
         daemons = {
-            name: stack.enter_context(start(name, identity=name))
-            for start, name in (
-                (product.predictor, "predictor-a"),
-                (product.predictor, "predictor-b"),
-                (product.scheduler, "scheduler-a"),
-                (product.scheduler, "scheduler-b"),
-            )
+            name: stack.enter_context(product.predictor(name, identity=name, **secured.predictor(port)))
+            for name, port in zip(("predictor-a", "predictor-b"), ports, strict=True)
         }
-        targets = ",".join(product.predictor_address(name) for name in ("predictor-a", "predictor-b"))
-        agents = stack.enter_context(SimulatedAgents(targets, directory))
+        daemons |= {
+            name: stack.enter_context(product.scheduler(name, identity=name)) for name in ("scheduler-a", "scheduler-b")
+        }
         client.create(NODES, node_body(NODE))
+        targets = ",".join(f"127.0.0.1:{port}" for port in ports)
+        agents = stack.enter_context(SimulatedAgents(targets, directory, secured.agent))
         client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         client.create(DEPLOYMENTS, be_deployment("batch", 1), NAMESPACE)
         yield Cluster(client), daemons, agents.add(NODE, ls_cpu=900), plane
