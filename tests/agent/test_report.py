@@ -24,9 +24,10 @@ from slacktide.status import Usage
 from slacktide.tier import Tier
 from slacktide.transport import Connection
 from slacktide.v1 import usage_pb2, usage_pb2_grpc
+from tests.patience import PATIENCE
 
 QUICK = ReportSettings(backoff_seconds=0.05, backoff_max_seconds=0.2, ack_timeout_seconds=1.0, batch_samples=3)
-DEADLINE = 20.0
+DEADLINE = 20.0 * PATIENCE
 
 
 def sample(number=0, **more):

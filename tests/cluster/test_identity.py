@@ -42,6 +42,7 @@ from tests.cluster.harness import free_ports
 from tests.cluster.product import Daemon
 from tests.patience import PATIENCE
 from tests.pki import Pki
+from tests.predictor.support import eventually
 from tests.predictor.test_auth import NAME, carrying, outcome, speak
 from tests.predictor.test_service import Running
 
@@ -323,7 +324,7 @@ def predictor_process(plane, cluster, pki):
         program = plane.daemon("predictor", *words, name="predictor-identity", kubeconfig=f"{directory}/kubeconfig")
         stack.callback(program.stop)
         daemon = Daemon(program, f"{directory}/observe")
-        wait_for(lambda: daemon.ready or program.process.poll() is not None)
+        eventually(lambda: daemon.ready or program.process.poll() is not None, 2 * DEADLINE)
         assert daemon.ready, program.fail("is not ready")
         yield SimpleNamespace(server=SimpleNamespace(port=port), pki=pki, daemon=daemon, secrets=[token])
     for path in paths:
@@ -349,6 +350,34 @@ def test_the_daemon_keeps_secrets_out_of_log_and_command_line_and_says_which_rig
             # Neither whole nor the part that proves it.
             assert secret.rpartition(".")[2] not in said
         assert not any(line in said for line in keys)
+
+
+def test_an_agent_process_reports_with_its_token_and_its_secrets_stay_in_their_files(plane, cluster, pki, tmp_path):
+    node = cluster.nodes[0]
+    pair = pki.issue("local", "/CN=predictor", "subjectAltName=DNS:localhost\n")
+    token = cluster.token(cluster.pod(node))
+    (tmp_path / "token").write_text(token)
+    with predictor_process(plane, cluster, SimpleNamespace(ca=pki.ca, server=pair)) as running:
+        flags = {
+            "--node": node,
+            "--observe-only": "true",
+            "--state-dir": str(tmp_path / "state"),
+            "--predictor": f"localhost:{running.server.port}",
+            "--report.ca-file": pki.ca,
+            "--report.token-file": str(tmp_path / "token"),
+            "--report.window-seconds": "1",
+            "--observe.log-level": "debug",
+        }
+        program = plane.daemon("agent", *(word for flag in flags.items() for word in flag), name="agent-identity")
+        try:
+            eventually(lambda: running.daemon.metric("slacktide_predictor_samples_total") >= 2, 2 * DEADLINE)
+            said = program.log.read_text() + Path(f"/proc/{program.process.pid}/cmdline").read_text()
+        finally:
+            program.stop()
+        said += running.daemon.program.log.read_text()
+    assert token not in said
+    assert token.rpartition(".")[2] not in said
+    assert "predictor away" not in said
 
 
 def test_tokens_certificates_and_authority_change_under_load_and_nothing_is_lost(
