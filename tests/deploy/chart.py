@@ -22,6 +22,8 @@ EVERYTHING = {
     "agent": {"gpu": {"enabled": True}, "resctrl": True, "coreScheduling": True, "drills": {"enabled": True}},
     "extender": {"enabled": True, "bind": True, "clientCa": CERTIFICATE},
     "podMonitor": {"enabled": True},
+    "prometheusRule": {"enabled": True},
+    "dashboards": {"enabled": True},
 }
 MATRIX: dict[str, dict[str, Any]] = {
     "default": {},

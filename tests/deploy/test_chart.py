@@ -19,7 +19,7 @@ from scheduler_plugins.plugins import default_registry
 from scheduler_plugins.settings import SchedulerSettings
 from slacktide import __version__, names
 from slacktide.settings import load, options
-from tests.deploy.chart import CERTIFICATE, CHART, EVERYTHING, MATRIX, NAMESPACE, Refused, key, one, workloads
+from tests.deploy.chart import CERTIFICATE, CHART, EVERYTHING, MATRIX, NAMESPACE, ROOT, Refused, key, one, workloads
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SETTINGS = {
@@ -141,7 +141,7 @@ def test_services_budgets_and_policies_select_pods_that_are_there(objects):
         wanted = (
             selector.get("matchLabels", selector) if found["kind"] == "NetworkPolicy" or "selector" in spec else None
         )
-        if wanted is None or found["kind"] == "PodMonitor":
+        if wanted is None:
             continue
         chosen = [spec for labels, spec in pods if wanted.items() <= labels.items()]
         assert len(chosen) == 1, key(found)
@@ -184,6 +184,19 @@ def test_an_agent_reports_with_a_token_for_the_predictor_alone(rendered):
     settings = yaml.safe_load(one(rendered["default"], "ConfigMap", "slacktide-predictor")["data"]["settings.yaml"])
     assert source["serviceAccountToken"]["audience"] == settings["auth"]["audience"] == "slacktide-predictor"
     assert settings["auth"]["agents"] == [f"system:serviceaccount:{NAMESPACE}:{spec['serviceAccountName']}"]
+
+
+def test_rules_and_dashboards_are_those_of_the_repository(rendered):
+    objects = rendered["everything"]
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yaml").read_text())
+    assert one(objects, "PrometheusRule", "slacktide")["spec"] == rules
+    for path in (ROOT / "deploy" / "grafana" / "json").glob("*.json"):
+        assert one(objects, "ConfigMap", f"{path.stem}-dashboard")["data"] == {path.name: path.read_text()}
+
+
+def test_agents_alone_get_a_label_with_their_node(rendered):
+    labelled = [found["metadata"]["name"] for found in rendered["everything"] if "relabelings" in json.dumps(found)]
+    assert labelled == ["slacktide-agent"]
 
 
 def test_names_are_those_of_the_code():
@@ -293,6 +306,8 @@ CHANGES = {
     ("predictor", "persistence", "size"): "30Gi",
     ("podMonitor", "interval"): "30s",
     ("podMonitor", "labels"): {"release": "prometheus"},
+    ("prometheusRule", "labels"): {"release": "prometheus"},
+    ("dashboards", "labels", "grafana_dashboard"): "yes",
     ("networkPolicy", "apiServerPorts"): [8443],
     ("scheduler", "configuration"): {"profiles": [{"schedulerName": "slacktide-scheduler"}]},
     ("extender", "clientCa"): CERTIFICATE + CERTIFICATE,

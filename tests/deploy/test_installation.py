@@ -17,7 +17,7 @@ from tests.deploy.chart import CHART, MATRIX, NAMESPACE, Refused, key, workloads
 from tests.deploy.installation import living, make_node, secret
 
 # Their definitions are not part of Kubernetes.
-FOREIGN = ("PodMonitor", "Certificate")
+FOREIGN = ("PodMonitor", "PrometheusRule", "Certificate")
 PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
 PLURALS |= {f"{kind}AdmissionPolicy": f"{kind.lower()}admissionpolicies" for kind in ("Mutating", "Validating")}
 BATCH = {names.BATCH_CPU: "4000", names.BATCH_MEMORY: "8589934592"}
