@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import collections
+import ctypes
 import dataclasses
 import random
 import signal
@@ -30,6 +31,8 @@ MEMORY: Final = 128 << 30
 _RECONNECT_SECONDS: Final = 0.3
 _DRAIN_SECONDS: Final = 60.0
 _LATENCIES: Final = 200_000
+_PARENT_DEATH: Final = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
 
 
 class Outcome(msgspec.Struct):
@@ -227,6 +230,8 @@ class Agents:
 
 def main() -> int:
     """Run until SIGTERM."""
+    # They end with the benchmark or test that started them, also when that is killed.
+    ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated_agents", description=__doc__)
     parser.add_argument("address")
     parser.add_argument("--first", type=int, default=0)
