@@ -91,6 +91,12 @@ def test_the_mirror_of_a_static_pod_is_left_alone(api):
     assert asked_of(said) == [{"requests": {"cpu": "1"}}]
 
 
+def test_nobody_else_passes_a_pod_off_as_a_mirror(api):
+    given = pod(container(requests={"cpu": "1"}), nodeName="n1")
+    given["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
+    assert asked_of(api.do("POST", pods("batch") + DRY, given)) == [both(**{BATCH_CPU: "1000"})]
+
+
 def test_a_limit_range_adds_nothing_to_a_batch_pod(api):
     """The API server puts its defaults in again after the conversion; a second round takes them out again."""
     body = {
@@ -222,6 +228,7 @@ def test_what_cannot_be_converted_is_refused_in_words(api):
     assert "spec.resources" in refusal(api, pod(container(), resources={"requests": {"cpu": 1}}), "batch")
     assert WHOLE in refusal(api, pod(container(requests={BATCH_CPU: "0.5"}, limits={BATCH_CPU: "0.5"})), "batch")
     assert EQUAL in refusal(api, pod(container(requests={BATCH_CPU: 100})), "batch")
+    assert refusal(api, pod(container(requests={"memory": "1e20"})), "batch")
     assert refusal(
         api, pod(container(requests={"cpu": 1, "hugepages-2Mi": "4Mi"}, limits={"hugepages-2Mi": "4Mi"})), "batch"
     )

@@ -14,9 +14,10 @@ object.metadata.?labels[?'slacktide.io/tier'].orValue('').lowerAscii() in ['be',
   : object.metadata.?labels[?'koordinator.sh/qosClass'].orValue('') in ['LSE', 'LSR', 'LS', 'SYSTEM']
 {{- end }}
 
-{{/* The mirror of a static pod has no say in what runs, and must equal the file. True for all others. */}}
+{{/* The mirror of a static pod, which a kubelet makes, must equal the file. True for all others. */}}
 {{- define "slacktide.admission.notMirror" -}}
-!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}))
+!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({})
+  && 'system:nodes' in request.userInfo.?groups.orValue([]))
 {{- end }}
 
 {{/* True where a pod, or one of its containers, asks for native CPU or memory. Explicit zeros ask for nothing. */}}
