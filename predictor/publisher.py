@@ -307,8 +307,8 @@ class Publisher:
         limits = ConflictRules(rules.conflict_changes, rules.conflict_seconds)
         found = status_amount(node, self._names.batch)
         if known.conflict.stopped is not None:
-            if system_of(known.writer) in self.others:
-                # What writes there still runs, and will write again.
+            if system_of(known.writer) in self.others and found != Amount():
+                # What wrote that still runs, and will write again.
                 known.conflict = given_way(known.conflict, found, now.monotonic)
                 return False
             known.conflict = watched(known.conflict, found, now.monotonic, limits)

@@ -107,6 +107,20 @@ def test_what_another_system_wrote_before_us_is_left_alone_as_long_as_it_runs(st
     assert stage.forecaster.problem() is None
 
 
+def test_a_node_that_the_other_took_its_amounts_off_is_ours_though_it_runs_elsewhere(stage, cluster):
+    wrote(cluster, "koord-manager")
+    cluster.add_pod("manager", "system", node="elsewhere")
+    cluster.pod_bodies["manager"]["spec"]["containers"][0]["image"] = "example/koord-manager:v1.8.0"
+    stage.run(5)
+    for part in ("capacity", "allocatable"):
+        for name in (BATCH_CPU, BATCH_MEMORY):
+            del cluster.bodies["n1"]["status"][part][name]
+    stage.run(500, 10)
+    assert cluster.patches == []
+    stage.run(300, 10)
+    assert cluster.amounts()[0] == str(CPU)
+
+
 def test_one_write_of_a_known_system_is_enough_to_give_way(stage, cluster):
     stage.run(3)
     count = len(cluster.patches)
