@@ -64,6 +64,7 @@ GOALS: Final[Mapping[str, Mapping[str, Goal]]] = {
     },
     "scheduler": {"ratio_5000": Goal(least=1.0), "oversold_nodes_ours": Goal(most=0)},
     "extender": {"filter_prioritize_ms_p99_5000": Goal(most=10.0)},
+    "cli": {"help_ms": Goal(most=150.0), "ps_ms": Goal(most=300.0), "top_ms": Goal(most=1000.0)},
     "cluster": {
         "node_writes_per_minute": Goal(most=2.0),
         "scheduler_rss_mib": Goal(most=400.0),
