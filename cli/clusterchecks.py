@@ -34,7 +34,7 @@ _KERNEL_FEATURES: Final = (
     ((5, 19), "memory.reclaim"),
 )
 _SHOWN: Final = 3
-_GATES: Final = ("MutatingAdmissionPolicy", "ServiceAccountTokenNodeBinding", "PodLevelResources")
+_GATES: Final = ("MutatingAdmissionPolicy", "ServiceAccountTokenPodNodeInfo", "PodLevelResources")
 _NAMES: Final = ResourceNames(cpu=BATCH_CPU, memory=BATCH_MEMORY)
 OPT_IN_LABEL: Final = "slacktide.io/batch"
 
@@ -230,7 +230,7 @@ def _gates(facts: Facts) -> Iterator[Finding]:
         yield _unknown(facts, "feature gates", "feature gates", "ask as someone who may get /metrics of the API server")
         return
     known = [f"{name} {'on' if facts.gates[name] else 'off'}" for name in _GATES if name in facts.gates]
-    if facts.gates.get("ServiceAccountTokenNodeBinding") is False:
+    if facts.gates.get("ServiceAccountTokenPodNodeInfo") is False:
         remedy = "turn it on: an agent's token does not name its node without it, and the predictor refuses it"
         yield Finding(name="feature gates", verdict="problem", evidence=", ".join(known), remedy=remedy)
         return
@@ -441,7 +441,7 @@ def _admission(facts: Facts) -> Iterator[Finding]:
             "pods are not converted at admission; convert manifests instead: slacktide convert -f (docs/admission.md)"
         )
         verdict: Verdict = "warning" if opted else "ok"
-        evidence = f"this API server has no MutatingAdmissionPolicy v1; {len(opted)} namespaces opted in"
+        evidence = f"this API server has no MutatingAdmissionPolicy; {len(opted)} namespaces opted in"
         yield Finding(name="conversion", verdict=verdict, evidence=evidence, remedy=remedy)
     elif opted and not (facts.policies["mutating policies"] and facts.policies.get("mutating bindings")):
         remedy = "install with admission.conversion.enabled, or convert manifests: slacktide convert -f"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -143,11 +144,14 @@ class Gatherer:
     def _policies(self) -> dict[str, tuple[str, ...]]:
         found = {}
         for name, kind in POLICIES.items():
-            try:
-                listed = self._client.list(kind, label_selector="app.kubernetes.io/name=slacktide").items
-            except NotFound:
-                continue
-            found[name] = tuple(sorted(one.metadata.name for one in listed))
+            # MutatingAdmissionPolicies of 1.34 and 1.35 are of a beta version.
+            for version in (kind, replace(kind, api_version=f"{kind.api_version}beta1")):
+                try:
+                    listed = self._client.list(version, label_selector="app.kubernetes.io/name=slacktide").items
+                except NotFound:
+                    continue
+                found[name] = tuple(sorted(one.metadata.name for one in listed))
+                break
         return found
 
     def _gates(self) -> dict[str, bool]:

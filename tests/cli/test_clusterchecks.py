@@ -103,7 +103,7 @@ def test_kubelet_settings_that_get_in_our_way(settings, verdict, word):
 
 
 def test_a_gate_without_which_agents_are_refused():
-    assert found("feature gates", gates={"ServiceAccountTokenNodeBinding": False})[0].verdict == "problem"
+    assert found("feature gates", gates={"ServiceAccountTokenPodNodeInfo": False})[0].verdict == "problem"
     assert found("feature gates", gates={"MutatingAdmissionPolicy": True})[0].verdict == "ok"
     assert found("feature gates", gates=None)[0].verdict == "unknown"
 
