@@ -8,7 +8,7 @@ patch after leadership began carries the resourceVersion too: our cache may not 
 before, and a number must not rise because of that.
 
 A pass has two steps. `plan` judges one node; `write` sends what is due, the most urgent first, as many as the budget
-has, and stops when leadership is gone or the API server gives no answer. What is left is judged anew in the next pass.
+has, and stops when leadership is gone or the API server serves nobody. What is left is judged anew in the next pass.
 """
 
 from __future__ import annotations
@@ -37,7 +37,15 @@ from predictor.settings import PredictorSettings
 from predictor.writers import Lister, find_writer
 from slacktide import forecast as wire
 from slacktide.cluster import NODES
-from slacktide.cluster.errors import ClusterError, NotFound, Unreachable
+from slacktide.cluster.errors import (
+    ClusterError,
+    Forbidden,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
 from slacktide.cluster.retry import Backoff
 from slacktide.errors import QuantityError
 from slacktide.forecast import Amount, Forecast
@@ -55,6 +63,11 @@ _SETTLE_SECONDS: Final = 5.0
 
 _RETRY_SECONDS: Final = 1.0
 _LONGEST_RETRY_SECONDS: Final = 30.0
+_IN_A_ROW: Final = 3
+"""So many nodes refused one after the other are the server's trouble, fewer may be those nodes' own."""
+
+_NO_SERVICE: Final = (Unreachable, ServerError, TooManyRequests, Unauthorized, Forbidden)
+"""Errors that are not about what was sent."""
 
 
 class NodePatcher(Lister, Protocol):
@@ -110,6 +123,8 @@ class _Known:
     conflict: Conflict = NO_CONFLICT
     fresh: bool = True
     """Nothing was written by us yet: what stands was read from the node."""
+    refused: str = ""
+    """Why the last patch failed; empty when it did not."""
     foreign: bool = False
     """Batch resources stand there without our annotation, and who put them there was not asked yet."""
     rival: str = ""
@@ -154,6 +169,7 @@ class Publisher:
         self._backoff = backoff or Backoff(_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         self._retry_at = 0.0
         self._away: str | None = None
+        self._in_a_row = 0
         self.others: frozenset[str] = frozenset()
 
     def begin(self) -> None:
@@ -219,7 +235,9 @@ class Publisher:
 
     def write(self, rules: WriteRules, is_leader: Callable[[], bool]) -> None:
         """Send what is due, the most urgent first."""
-        plans, self._plans = sorted(self._plans, key=lambda plan: plan.publication.urgency), []
+        # What failed last time goes last: a node that nobody can write must not keep the others from being written.
+        plans = sorted(self._plans, key=lambda plan: (bool(plan.known.refused), plan.publication.urgency))
+        self._plans, self._in_a_row = [], 0
         now = self._clock.now().monotonic
         self._budget = self._budget.refilled(now, rules.writes_per_second, rules.writes_burst)
         written = 0
@@ -233,8 +251,8 @@ class Publisher:
         self._metrics.waiting_writes.set(len(plans) - written)
 
     def _send(self, plan: _Plan) -> bool:
-        """Patch one node; False when the API server gives no answer and the others would wait for it too."""
-        name, cause = plan.node.metadata.name, plan.publication.cause
+        """Patch one node; False when the API server serves nobody and the others would wait for it too."""
+        name = plan.node.metadata.name
         if plan.known.foreign and not self._taken_over(plan):
             return True
         body = patch_body(plan.node, plan.publication, self._names, with_version=plan.known.fresh)
@@ -242,21 +260,12 @@ class Publisher:
             self._client.patch(NODES, name, None, body, subresource="status")
         except NotFound:
             self.forget(name)
-        except Unreachable as error:
-            self._metrics.publish_failures.inc()
-            self._retry_at = self._clock.now().monotonic + self._backoff.next()
-            self._away = f"publishing failed: {error}"
-            log.warning("publishing failed", node=name, error=str(error))
-            return False
         except ClusterError as error:
             self._metrics.publish_failures.inc()
-            if plan.known.fresh:
-                # What stands there is newer than what our cache had: it is read again.
-                self.forget(name)
-            log.warning("publication refused", node=name, cause=cause, error=str(error))
+            return self._not_written(plan, error)
         else:
             self._done(plan)
-        self._away = None
+        self._away, self._in_a_row = None, 0
         self._backoff.reset()
         return True
 
@@ -276,10 +285,31 @@ class Publisher:
             self._give_way(known, node, "wrote the batch resources of this node before us")
         return not writer
 
+    def _not_written(self, plan: _Plan, error: ClusterError) -> bool:
+        """Whether others are worth trying. Each trouble is said once, however often it is met."""
+        name, known = plan.node.metadata.name, plan.known
+        said, known.refused = known.refused, str(error)
+        if not isinstance(error, _NO_SERVICE):
+            if known.fresh:
+                # What stands there is newer than what our cache had: it is read again.
+                self.forget(name)
+            if said != known.refused:
+                log.warning("publication refused", node=name, cause=plan.publication.cause, error=str(error))
+            return True
+        if self._away is None and said != known.refused:
+            log.warning("publishing failed", node=name, error=str(error))
+        self._away = f"publishing failed: {error}"
+        self._in_a_row += 1
+        if self._in_a_row < _IN_A_ROW and not isinstance(error, Unreachable):
+            return True
+        self._retry_at = self._clock.now().monotonic + self._backoff.next()
+        return False
+
     def _done(self, plan: _Plan) -> None:
         publication, now = plan.publication, self._clock.now()
         plan.known.standing = plan.decision.standing
         plan.known.fresh = False
+        plan.known.refused = ""
         self._metrics.publications.labels(publication.cause).inc()
         if publication.cause is Cause.REFRESH:
             return

@@ -90,7 +90,8 @@ class Informer(Generic[T]):
         self._watch: Watch[T] | None = None
         self._resource_version: str | None = None
         self._heard_at = -math.inf
-        self._broke_open = False
+        self._mute = False
+        self._unproven = False
         self._thread = threading.Thread(target=self._run, name=f"informer-{self._name}", daemon=True)
         self._metrics.cache_age.labels(self._name).set_function(self.age_seconds)
         self._metrics.cache_objects.labels(self._name).set_function(lambda: len(self._cache))
@@ -154,7 +155,7 @@ class Informer(Generic[T]):
             started = self._clock()
             events = self._follow(self._resource_version or "")
             if events == 0 and self._clock() - started < _SHORT_WATCH_SECONDS:
-                self._broke_open = True
+                self._unproven = True
                 return self._failed(Unreachable("the server ended a watch at once without an event"))
         except NotFound as error:
             return self._not_served() if self._absent_is_empty else self._failed(error)
@@ -174,8 +175,10 @@ class Informer(Generic[T]):
             return 0.0
         reason = type(error).__name__
         self._metrics.failures.labels(self._name, reason).inc()
-        if isinstance(error, (Gone, Unreadable)) or self._went_silent(error):
+        # A watch after one that stood and told nothing may be as mute: only a list is known to be fresh.
+        if isinstance(error, (Gone, Unreadable)) or self._mute:
             self._resource_version = None
+        self._mute = False
         delay = self._backoff.next()
         if isinstance(error, Gone):
             _LOG.info("history is gone, listing again", informer=self._name, detail=str(error))
@@ -183,13 +186,10 @@ class Informer(Generic[T]):
             self._client.contact.failed(self._who, error)
         return delay
 
-    def _went_silent(self, error: ClusterError) -> bool:
-        """Whether a watch stood and told nothing. The next may be as mute, so that only a list is known to be fresh."""
-        return self._broke_open and isinstance(error, Unreachable) and error.silent
-
     def _not_served(self) -> float:
         if self._stopping.is_set():
             return 0.0
+        self._client.contact.well(self._who)
         if not self._absent:
             self._absent = True
             _LOG.info("the server does not serve this kind: taken to have no objects", informer=self._name)
@@ -230,24 +230,27 @@ class Informer(Generic[T]):
         with self._lock:
             self._watch = watch
         self._heard_at = self._clock()
-        if not self._broke_open:
+        if not self._unproven:
             self._client.contact.well(self._who)
-        events = 0
+        events, opened = 0, self._clock()
         try:
             # `stop` may have looked for the watch before it was there.
             if self._stopping.is_set():
                 watch.close()
-            # A server or proxy that opens watches and lets them die serves nothing: an event is the proof.
-            self._broke_open = True
             for event in watch:
                 events += 1
                 if events == 1:
+                    self._unproven = False
                     self._client.contact.well(self._who)
                 self._heard_at = self._clock()
                 # Not after a list: a server whose watches all fail at once would be listed in a tight loop.
                 self._backoff.reset()
                 self._take(event)
-            self._broke_open = False
+        except Unreachable as error:
+            # Whoever opens watches only to let them die serves nothing: it takes an event to prove that it does.
+            self._unproven = error.silent or (events == 0 and self._clock() - opened < _SHORT_WATCH_SECONDS)
+            self._mute = error.silent
+            raise
         finally:
             with self._lock:
                 self._watch = None
