@@ -37,8 +37,8 @@ class Local:
         there = ("--namespace", NAMESPACE, "--kubeconfig", self.plane.kubeconfig())
         return self.program.run(*arguments, *there)
 
-    def install(self) -> None:
-        """The chart, with what this machine needs; waits until all is ready. Raises Refused."""
+    def install(self, **more: str) -> None:
+        """The chart, with what this machine needs and `more` values; waits until all is ready. Raises Refused."""
         values = {
             # The machine's own pods, if it has any, are none of ours.
             "agent.settings.cgroup_root": self.node.cgroup_root,
@@ -49,7 +49,7 @@ class Local:
             "predictor.settings.rise_wait_seconds": "1",
             "predictor.settings.rise_step_percent": "100",
         }
-        sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+        sets = [word for name, value in {**values, **more}.items() for word in ("--set", f"{name}={value}")]
         self.helm("install", "slacktide", str(CHART), *sets, "--wait", "--timeout", "300s")
 
     def words(self) -> str:

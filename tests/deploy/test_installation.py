@@ -79,14 +79,16 @@ def images(client):
 
 
 @pytest.mark.timeout(600)
-def test_a_release_comes_changes_goes_back_and_goes(plane, client, namespace, helm, previous, tmp_path):
+def test_a_release_comes_changes_goes_back_and_goes(plane, client, namespace, any_helm, previous, tmp_path):
     forecast = {names.FORECAST_ANNOTATION: "{}"}
     make_node(client, "n1", BATCH, {**forecast, names.GPUS_ANNOTATION: "{}", "other": "stays"})
     make_node(client, "n2", BATCH, forecast)
     make_node(client, "foreign", BATCH, {})
 
     def run(*arguments):
-        return helm.run(*arguments, "--namespace", NAMESPACE, "--kubeconfig", plane.kubeconfig(), "--timeout", "120s")
+        return any_helm.run(
+            *arguments, "--namespace", NAMESPACE, "--kubeconfig", plane.kubeconfig(), "--timeout", "120s"
+        )
 
     values = ("--set", "predictor.persistence.enabled=false,extender.enabled=true,agent.drills.enabled=true")
     with living(plane, client, tmp_path) as jobs:
@@ -121,4 +123,6 @@ def test_a_release_comes_changes_goes_back_and_goes(plane, client, namespace, he
         assert parse(client.get(NODES, "foreign").status.capacity[names.BATCH_CPU]).value() == 4000
         wait_for(lambda: not client.list(PODS, NAMESPACE).items, "end of all pods")
     left = json.loads(client.request("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles"))["items"]
+    for name in ("n1", "n2", "foreign"):
+        client.delete(NODES, name)
     assert not [role for role in left if role["metadata"]["name"].startswith("slacktide")]
