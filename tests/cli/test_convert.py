@@ -1,4 +1,4 @@
-"""What `slacktide convert` makes of manifests. That a cluster makes the same of pods: tests/cluster/test_admission.py."""
+"""What `slacktide convert` makes of manifests. That a cluster makes the same of pods: tests/cluster/admission/."""
 
 import copy
 import io
