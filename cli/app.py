@@ -15,7 +15,6 @@ import click
 
 from cli.exits import USAGE, CommandError, not_running
 from cli.output import FORMATS, Format, Output
-from standalone.state import StateDir, find, holder, resolve
 
 if TYPE_CHECKING:
     from cli.cycles import Scheduling
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from slacktide.cluster import Client
     from slacktide.settings import ClusterSettings
     from slacktide.status import AgentStatus
+    from standalone.state import StateDir
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -74,6 +74,13 @@ def scheduling(state: StateDir) -> Scheduling | None:
         return None
 
 
+def is_up(root: str) -> bool:
+    """Whether a supervisor holds this state directory."""
+    from standalone.state import holder
+
+    return holder(root) is not None
+
+
 def caught_signals() -> StopSignals:
     """Signals that ask for an end, caught from now on."""
     from cli.session import StopSignals
@@ -97,18 +104,22 @@ class App:
     reach: Callable[[ClusterSettings], Client] = reach
     agent_status: Callable[[StateDir], AgentStatus | None] = agent_status
     scheduling: Callable[[StateDir], Scheduling | None] = scheduling
-    is_up: Callable[[str], bool] = lambda root: holder(root) is not None
+    is_up: Callable[[str], bool] = is_up
     stop_signals: Callable[[], StopSignals] = caught_signals
 
     @property
     def root(self) -> str:
         """Path of the state directory, whether it exists or not."""
+        from standalone.state import resolve
+
         return resolve(self.state_option, self.environ, os.geteuid())
 
     def state(self) -> StateDir:
         """The state directory of a running Slacktide. Raises CommandError: 3 nothing is up, 2 a cluster is meant."""
         if self.in_cluster:
             raise CommandError("this is about one machine, not about a cluster: call it as `slacktide` there", USAGE)
+        from standalone.state import find
+
         found = find(self.root)
         if found is None or not self.is_up(self.root):
             raise not_running(self.root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import textwrap
 from typing import Final
 
 import click
@@ -14,31 +15,42 @@ from cli.app import App, common_options, examples
 from cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE, code_of
 from slacktide.errors import SettingsError, SlacktideError
 
-COMMANDS: Final = (
-    "up",
-    "down",
-    "run",
-    "ps",
-    "logs",
-    "rm",
-    "top",
-    "events",
-    "forecast",
-    "savings",
-    "explain",
-    "placement-check",
-    "simulate",
-    "convert",
-    "drill",
-    "doctor",
-    "agent",
-    "history",
-    "backtest",
-    "withdraw",
-    "demo",
-    "completion",
-    "version",
-)
+COMMANDS: Final = {
+    "up": "Start Slacktide on this machine: API server, node runner, predictor, scheduler, agent.",
+    "down": "End all pods and all daemons, in order; leaves no process, cgroup or socket behind.",
+    "run": "Run CMD as a pod on this machine.",
+    "ps": "List pods: what they are, what they asked for, what they use, why they wait or failed.",
+    "logs": "Print what a pod printed.",
+    "rm": "End pods and remove them.",
+    "top": "Show live what happens.",
+    "events": "Print what Slacktide told the cluster: evictions, throttling, closed nodes, drills, pods that wait.",
+    "forecast": (
+        "List nodes: what they have, are expected to need, have sold and may still sell, and what the forecast is by."
+    ),
+    "savings": (
+        "Say what best-effort work got: core hours and memory hours, by whom, and how often forecasts were wrong."
+    ),
+    "explain": "Say in words why a number is what it is.",
+    "placement-check": "Say how far the placement of pods is from the best that requests and rules allow.",
+    "simulate": "Run nodes and pods through the scheduler's own code, without a cluster and without waiting.",
+    "convert": "Turn ordinary best-effort workloads in manifests into batch workloads.",
+    "drill": (
+        "Rehearse a flood on one node: raise LS pressure there, and see how fast BE gives way and gets its room back."
+    ),
+    "doctor": "Say what this machine has, what Slacktide skips here, and why; or check a cluster.",
+    "agent": "See to the agent of this machine.",
+    "history": "See to what the predictor remembers of the use of nodes and pods.",
+    "backtest": "Replay recorded usage and score forecasts on it: violations, savings, waste.",
+    "withdraw": "Take batch resources and annotations off the nodes of a cluster.",
+    "demo": (
+        "Show on this machine what Slacktide does: an LS server alone, beside BE work, and beside "
+        "BE work with Slacktide."
+    ),
+    "completion": "Print the script that completes commands and options in a shell.",
+    "version": "Print the version.",
+}
+"""Commands in the order in which a newcomer needs them, with the first sentence of their help: no list needs to import
+them."""
 
 
 class Commands(click.Group):
@@ -47,6 +59,13 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Names in the order in which a newcomer needs them."""
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """The list of the help page, of which no command need be imported."""
+        with formatter.section("Commands"):
+            width = formatter.width - 6 - max(map(len, COMMANDS))
+            rows = [(name, textwrap.shorten(text, width, placeholder=" ...")) for name, text in COMMANDS.items()]
+            formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """The command of that name, None when there is none."""

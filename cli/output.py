@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import msgspec
-
 from cli.exits import USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -53,10 +51,13 @@ class Output:
     def document(self, value: Any) -> None:
         """Print one document, as JSON or YAML."""
         if self.format == "yaml":
+            import msgspec
             import yaml
 
             self.text(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True).rstrip())
             return
+        import msgspec
+
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
         sys.stdout.flush()
 
@@ -66,6 +67,8 @@ class Output:
             self.text("---")
             self.document(value)
             return
+        import msgspec
+
         sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
         sys.stdout.flush()
 

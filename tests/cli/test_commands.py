@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import subprocess
@@ -305,6 +306,20 @@ def test_everything_that_asks_says_when_nothing_is_up(command, app, out, err, na
 def test_an_api_that_is_gone_is_3(command, twin, out, err, name):
     twin.go_away()
     assert command(name, *([] if name == "ps" else ["batch"])) == 3
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_first_sentence_of_each(name):
+    command = importlib.import_module(f"cli.commands.{name.replace('-', '_')}").command
+    assert COMMANDS[name] == command.get_short_help_str(300)
+
+
+def test_help_imports_no_command():
+    code = (
+        "import sys; from cli.main import main; main(['--help']); print([n for n in sys.modules if 'commands.' in n])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
