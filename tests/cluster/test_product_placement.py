@@ -18,6 +18,8 @@ from tests.cluster.product import CONTROLLERS, DEPLOYMENTS, STOCK, Cluster, Prod
 from tests.cluster.simulated_agents import SimulatedAgents
 from tests.cluster.test_extender import extenders
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture(scope="module")
 def product(plane):
