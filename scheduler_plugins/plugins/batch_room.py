@@ -62,10 +62,14 @@ class BatchResource:
         reclaimable: Ints = snapshot.column(self._reclaimable)[rows]
         return reclaimable
 
+    def reclaimable_on(self, snapshot: Snapshot, row: int) -> int:
+        """The same of one node."""
+        return int(snapshot.column(self._reclaimable).item(row))
+
     def left_on(self, snapshot: Snapshot, row: int) -> int:
         """The same as `left` of one node."""
         sold = snapshot.nodes[row].requested.get(self.name, 0)
-        return int(snapshot.column(self._reclaimable).item(row)) - min(sold, LARGEST)
+        return self.reclaimable_on(snapshot, row) - min(sold, LARGEST)
 
     def left(self, snapshot: Snapshot, rows: Indices | slice) -> Ints:
         """The same beside what is sold, assumed pods included; below 0 where more is sold than there is."""

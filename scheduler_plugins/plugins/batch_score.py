@@ -1,14 +1,15 @@
 """Score of BatchForecast: how well a best-effort pod would fare on each node.
 
 ```
-score = 100 * (headroom*w1 + trust * (steady*w2 + calm*w3 + cold*w4)) / (w1+w2+w3+w4)
+score = 100 * (headroom*w1 + even*w2 + trust * (steady*w3 + calm*w4 + cold*w5)) / (w1+w2+w3+w4+w5)
 ```
 
 headroom  share of the node that is left of the room after the placement, the scarcer of CPU and memory
+even      share of the room that is left after the placement, likewise: so nodes with little room are not filled first
 steady    1 less how far LS and SYSTEM are expected to rise above now, as a share of the node, the worse resource
 calm      1 less how full the CPU gets: LS and SYSTEM now, all batch sold and this pod, as a share of the node
 cold      1 less binds of best-effort pods in the last minutes, each fading with time: they do not show in samples yet
-trust     of the forecast: 1 while fresh, falling to 0; headroom has it in the room already
+trust     of the forecast: 1 while fresh, falling to 0; headroom and even have it in the room already
 
 What the forecast does not know counts as worst.
 """
@@ -45,14 +46,15 @@ _Weight = Annotated[int, Meta(ge=0, le=100)]
 
 
 class BatchForecastArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Weights of the four parts of the score, and what counts as many binds of late.
+    """Weights of the five parts of the score, and what counts as many binds of late.
 
     refuse_beyond_horizon  refuse nodes whose forecast looks less far ahead than the pod says that it lives
     recent_seconds         a bind counts half after 0.7 of this, a tenth after 2.3 of it
     recent_binds           so many binds of this moment make a node hot
     """
 
-    headroom_weight: _Weight = 6
+    headroom_weight: _Weight = 1
+    even_weight: _Weight = 5
     steady_weight: _Weight = 2
     calm_weight: _Weight = 1
     cold_weight: _Weight = 1
@@ -69,11 +71,10 @@ class BatchScore:
         self._wall = handle.wall_seconds
         self._now = whole_seconds(handle.wall_seconds)
         self._resources = resources
-        self._total = args.headroom_weight + args.steady_weight + args.calm_weight + args.cold_weight
+        self._total = args.headroom_weight + args.even_weight + args.steady_weight + args.calm_weight + args.cold_weight
         if not self._total:
-            raise SettingsError(
-                ["arguments of plugin BatchForecast: headroomWeight, steadyWeight, calmWeight and coldWeight are all 0"]
-            )
+            weights = "headroomWeight, evenWeight, steadyWeight, calmWeight and coldWeight"
+            raise SettingsError([f"arguments of plugin BatchForecast: {weights} are all 0"])
 
     @property
     def _heat_column(self) -> str:
@@ -101,7 +102,8 @@ class BatchScore:
             rest += _good(self._full(pod, snapshot, at)) * args.calm_weight
         if args.cold_weight:
             rest += _good(self._binds(snapshot, at, now) / args.recent_binds) * args.cold_weight
-        score = self._headroom(pod, snapshot, at, share) * args.headroom_weight + share * rest
+        headroom, even = self._left(pod, snapshot, at, share)
+        score = headroom * args.headroom_weight + even * args.even_weight + share * rest
         of_hundred: Floats = np.minimum(score * (MAX_SCORE / self._total), MAX_SCORE)
         return of_hundred
 
@@ -109,7 +111,7 @@ class BatchScore:
         """The same for one node, operation by operation, so that the last digit is the same."""
         args, rest = self._args, 0.0
         share = trust_in(snapshot, row, now)
-        cpu, worst = self._resources[0], 1.0
+        cpu, worst, even = self._resources[0], 1.0, 1.0
         if args.steady_weight:
             rest += _good_of(snapshot.column(_RISE).item(row)) * args.steady_weight
         if args.calm_weight:
@@ -121,19 +123,25 @@ class BatchScore:
             binds = float(np.exp(logarithm)) if logarithm > -_COLD_FADES else 0.0
             rest += _good_of(binds / args.recent_binds) * args.cold_weight
         for resource in self._resources:
-            left = resource.left_on(snapshot, row)
-            trusted = left if share == 1.0 else int(max(0.0, left * share))
-            worst = min(worst, (trusted - resource.need(pod)) / max(resource.capacity_on(snapshot, row), 1))
-        score = max(worst, 0.0) * args.headroom_weight + share * rest
+            need, left = resource.need(pod), resource.left_on(snapshot, row)
+            room = resource.reclaimable_on(snapshot, row)
+            if share < 1.0:
+                left, room = int(max(0.0, left * share)), int(max(0.0, room * share))
+            worst = min(worst, (left - need) / max(resource.capacity_on(snapshot, row), 1))
+            even = min(even, (left - need) / max(room, 1))
+        score = max(worst, 0.0) * args.headroom_weight + max(even, 0.0) * args.even_weight + share * rest
         return min(score * (MAX_SCORE / self._total), float(MAX_SCORE))
 
-    def _headroom(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, share: Floats) -> Floats:
+    def _left(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, share: Floats) -> tuple[Floats, Floats]:
+        """What is left after the placement: as a share of the node, and of the room; the scarcer resource each."""
         trusted = None if (share == 1.0).all() else share
-        worst = np.ones(len(share))
+        headroom, even = np.ones(len(share)), np.ones(len(share))
         for resource in self._resources:
             left = scaled(resource.left(snapshot, rows), trusted) - resource.need(pod)
-            worst = np.minimum(worst, left / np.maximum(resource.capacity_of(snapshot, rows), 1))
-        return np.maximum(worst, 0.0)
+            room = scaled(resource.reclaimable(snapshot, rows), trusted)
+            headroom = np.minimum(headroom, left / np.maximum(resource.capacity_of(snapshot, rows), 1))
+            even = np.minimum(even, left / np.maximum(room, 1))
+        return np.maximum(headroom, 0.0), np.maximum(even, 0.0)
 
     def _full(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice) -> Floats:
         cpu = self._resources[0]

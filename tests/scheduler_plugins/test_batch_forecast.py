@@ -162,10 +162,20 @@ def scores_of(
     return dict(zip(snapshot.names, scores.tolist(), strict=True))
 
 
-HEADROOM = BatchForecastArgs(steady_weight=0, calm_weight=0, cold_weight=0)
+HEADROOM = BatchForecastArgs(even_weight=0, steady_weight=0, calm_weight=0, cold_weight=0)
+EVEN = BatchForecastArgs(headroom_weight=0, steady_weight=0, calm_weight=0, cold_weight=0)
 
 
-def test_score_prefers_what_is_left_after_the_placement_of_the_scarcer_resource() -> None:
+@pytest.mark.parametrize(
+    ("args", "want"),
+    [
+        (HEADROOM, {"wide": 62.5, "narrow": 12.5, "sold": 25.0, "ageing": 25.0, "memory": 3.125}),
+        (EVEN, {"wide": 500 / 6, "narrow": 50.0, "sold": 200 / 6, "ageing": 200 / 3, "memory": 50.0}),
+    ],
+)
+def test_score_prefers_what_is_left_after_the_placement_of_the_scarcer_resource(
+    args: BatchForecastArgs, want: dict[str, float]
+) -> None:
     nodes = [
         offering("wide", forecast(6000, 30 * GI, at=NOW)),
         offering("narrow", forecast(2000, 30 * GI, at=NOW)),
@@ -175,15 +185,15 @@ def test_score_prefers_what_is_left_after_the_placement_of_the_scarcer_resource(
         offering("expired", forecast(6000, 30 * GI, at=NOW - 500)),
         offering("silent"),
     ]
-    judge = BatchForecast(HEADROOM, handle(Clock(NOW)))
+    judge = BatchForecast(args, handle(Clock(NOW)))
     placed = {"sold": [be("q", 3000, nodeName="sold")]}
     assert scores_of(judge, be_info(cpu=1000, memory=GI), nodes, placed) == pytest.approx(
-        {"wide": 62.5, "narrow": 12.5, "sold": 25.0, "ageing": 25.0, "memory": 3.125, "expired": 0, "silent": 0}
+        want | {"expired": 0, "silent": 0}
     )
 
 
 def weighing(**weights: int) -> BatchForecast:
-    none = {"headroom_weight": 0, "steady_weight": 0, "calm_weight": 0, "cold_weight": 0}
+    none = {"headroom_weight": 0, "even_weight": 0, "steady_weight": 0, "calm_weight": 0, "cold_weight": 0}
     return BatchForecast(BatchForecastArgs(**(none | weights)), handle(Clock(NOW)))
 
 
@@ -226,7 +236,7 @@ def bound(name: str, seconds_ago: float, **kwargs: Any) -> Any:
 def test_binds_of_the_last_minutes_cool_down_with_time_whoever_made_them() -> None:
     """Times in another zone than UTC are read as such (crane-scheduler: 8 hours off)."""
     clock = Clock(NOW)
-    weights = {"headroom_weight": 0, "steady_weight": 0, "calm_weight": 0}
+    weights = {"headroom_weight": 0, "even_weight": 0, "steady_weight": 0, "calm_weight": 0}
     judge = BatchForecast(BatchForecastArgs(**weights, recent_seconds=100, recent_binds=4), handle(clock))
     nodes = [offering(name, forecast(at=NOW, ttl=3600)) for name in ("cold", "hot", "cooling", "others", "skewed")]
     placed = {
@@ -252,7 +262,9 @@ def test_binds_of_the_last_minutes_cool_down_with_time_whoever_made_them() -> No
 
 def test_an_assumed_pod_counts_as_bound_at_this_moment_and_its_node_stays_what_it_was() -> None:
     clock = Clock(NOW)
-    judge = BatchForecast(BatchForecastArgs(headroom_weight=0, steady_weight=0, calm_weight=0), handle(clock))
+    judge = BatchForecast(
+        BatchForecastArgs(headroom_weight=0, even_weight=0, steady_weight=0, calm_weight=0), handle(clock)
+    )
     profile, cache = framework(judge), Cache()
     cache.set_node(offering("n", forecast(at=NOW, ttl=3600)))
     cache.assume(be_info("p"), "n")
