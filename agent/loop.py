@@ -300,7 +300,10 @@ class Loop:
             return
         begin = self._clock()
         for arrival in self._watch.take(_AT_ONCE):
-            self._newcomers.add(arrival)
+            # A pod without a container is still being set up: who makes it idle now keeps kubelet or systemd from
+            # writing its weight (EINVAL), and would give back the kernel's default as its original.
+            if arrival.pod.containers:
+                self._newcomers.add(arrival)
         if self._retry:
             self._retry = False
             self._newcomers.retry()

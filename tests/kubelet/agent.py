@@ -1,14 +1,13 @@
-"""The agent on the emulated node: its account and rights in the API, its process in the guest, and what it says.
+"""The agent on the emulated node, as a pod of the DaemonSet that the manifests have: its account, rights, capabilities.
 
-It reaches the API as in a pod: address in the environment, a token of its service account and the authority's
-certificate where a pod has them. The token is bound to nothing, since no pod stands behind it.
+What differs from the manifest is what this place lacks: the image (a busybox, into which Python and the sources are
+mounted from the guest), a network of its own, and time: probes are patient. Settings come from a file of the guest.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tarfile
@@ -16,122 +15,188 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from slacktide.cluster import NAMESPACES
-from tests.kubelet.machine import NAME, OUTSIDE, InsideError, Machine
-from tests.patience import PATIENCE
+import yaml
+
+from slacktide.cluster import NAMESPACES, PODS
+from slacktide.cluster.errors import NotFound
+from slacktide.objects import Pod
+from tests.kubelet import tools
+from tests.kubelet.machine import ADDRESS, CGROUPS, NAME, OUTSIDE, InsideError, Machine
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
+MANIFEST: Final = REPOSITORY / "deploy" / "manifests" / "agent.yaml"
 NAMESPACE: Final = "slacktide-system"
-ACCOUNT: Final = "slacktide-agent"
-RULES: Final = (
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
-)
+POD: Final = "slacktide-agent"
 
-STATE: Final = "/var/lib/slacktide/agent"
-_SECRETS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-_OBSERVE: Final = "127.0.0.1:9464"
-_START_SECONDS: Final = 240.0
-_STOP_SECONDS: Final = 60.0
+_START_SECONDS: Final = 600.0
+_BYTECODE: Final = "/run/bytecode"
+_CONFIG: Final = "/run/agent-config"
+_SETTINGS: Final = "settings.yaml"
+_LIST_IMPORTS: Final = """
+import json, sys
+import agent.main, agent.act.watchdog, agent.act.ballast_helper, kubernetes.client, kubernetes.config
+print(json.dumps(sorted({one.__file__ for one in sys.modules.values() if getattr(one, "__file__", None)})))
+"""
+_PATHS: Final = {
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "ConfigMap": f"/api/v1/namespaces/{NAMESPACE}/configmaps",
+    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+}
+"""What of the manifest is made as it stands."""
 
 
 class GuestAgent:
-    """One agent, started and stopped any number of times; settings as in its configuration file."""
+    """The one agent of the node; settings as in its configuration file."""
 
     def __init__(self, machine: Machine, settings: Mapping[str, Any], directory: Path) -> None:
+        assert machine.client is not None
         self._machine = machine
+        self._client = machine.client
         self._settings = dict(settings)
-        self._grant()
-        self._give_bytecode(directory)
-        machine.inside.run(f"mkdir -p {_SECRETS} {STATE}")
-        machine.inside.write(f"{_SECRETS}/token", self._token())
-        machine.inside.write(f"{_SECRETS}/namespace", NAMESPACE)
-        machine.inside.write(f"{_SECRETS}/ca.crt", Path(machine.plane.ca).read_text())
-        self.set()
-
-    def set(self, **settings: Any) -> None:
-        """Change the configuration file; an agent that runs is told so."""
-        self._settings.update(settings)
-        (self._machine.shared / "agent.yaml").write_text(json.dumps(self._settings))
-        self._machine.inside.run("test ! -e /run/agent.pid || kill -HUP $(cat /run/agent.pid)")
+        self._directory = directory
+        self._said: list[str] = []
+        self._pod: Pod | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it decides."""
-        environment = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPYCACHEPREFIX": "/run/bytecode",
-            "KUBERNETES_SERVICE_HOST": OUTSIDE,
-            "KUBERNETES_SERVICE_PORT": str(self._machine.plane.port),
-        }
-        words = [
-            *("env", *(f"{name}={value}" for name, value in environment.items())),
-            *(sys.executable, "-m", "agent", "--config", "/mnt/agent.yaml", "--node", NAME),
-            *("--state-dir", STATE, "--observe.listen", _OBSERVE),
-        ]
-        self._machine.inside.run(
-            f"cd {REPOSITORY}; setsid {shlex.join(words)} >> /mnt/agent.log 2>&1 < /dev/null & echo $! > /run/agent.pid"
-        )
-        self._machine.wait(self.decides, "agent that decides", _START_SECONDS)
+        """Make all that the manifest has, the pod in place of the DaemonSet, and wait until the agent decides."""
+        self._give_python()
+        self._machine.inside.run(f"mkdir -p {_CONFIG}")
+        self._write_settings()
+        self._client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        objects = list(yaml.safe_load_all(MANIFEST.read_text()))
+        certificate = {"ca.crt": Path(self._machine.plane.ca).read_text()}
+        objects.append({"kind": "ConfigMap", "metadata": {"name": "slacktide-ca"}, "data": certificate})
+        for one in objects:
+            if one["kind"] in _PATHS:
+                self._client.request("POST", _PATHS[one["kind"]], body=json.dumps(one).encode())
+        (daemon_set,) = (one for one in objects if one["kind"] == "DaemonSet")
+        template = daemon_set["spec"]["template"]
+        metadata = {**template["metadata"], "name": POD, "namespace": NAMESPACE}
+        self._pod = self._client.create(PODS, {"metadata": metadata, "spec": self._fitted(template["spec"])})
+        self._machine.wait(self._decides, "agent that decides", _START_SECONDS)
 
     def stop(self) -> None:
-        """Tell it to stop, and wait until it has."""
-        self._machine.inside.run("kill -TERM $(cat /run/agent.pid)")
-        gone = "if kill -0 $(cat /run/agent.pid) 2> /dev/null; then echo; else rm /run/agent.pid; echo gone; fi"
-        self._machine.wait(lambda: self._machine.inside.run(gone).strip(), "end of the agent", _STOP_SECONDS)
+        """Delete the pod, and wait until it is gone."""
+        self._said = self._lines()
+        self._client.delete(PODS, POD, NAMESPACE)
+        self._machine.wait(self._is_gone, "end of the agent")
 
-    def decides(self) -> bool:
-        """Whether it is there and holds nothing back."""
-        status = self.status()
-        return bool(status) and "held" not in status["reasons"]
+    def set(self, **settings: Any) -> None:
+        """Change the configuration file, and tell the agent so."""
+        self._settings.update(settings)
+        self._write_settings()
+        self._machine.inside.run(f"kill -HUP {self._pid()}")
+
+    @property
+    def uid(self) -> str:
+        """UID of the agent's own pod."""
+        assert self._pod is not None
+        return self._pod.metadata.uid
+
+    def ready(self) -> bool:
+        """Whether the kubelet takes the agent for ready, by its probes."""
+        statuses = self._client.get(PODS, POD, NAMESPACE).status.container_statuses
+        return bool(statuses) and all(one.ready and not one.restart_count for one in statuses)
 
     def status(self) -> dict[str, Any]:
         """What it says of itself; empty while it does not."""
         try:
-            return json.loads(self._machine.inside.get(f"http://{_OBSERVE}/status"))
+            return json.loads(self._machine.inside.get(f"http://{ADDRESS}:9464/status"))
         except InsideError:
             return {}
 
     def log(self) -> list[dict[str, Any]]:
-        """All that it said."""
-        path = self._machine.shared / "agent.log"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        """All that it said, also after it was stopped."""
+        return [json.loads(line) for line in self._said or self._lines()]
 
-    def _grant(self) -> None:
-        """Its namespace, account and rights."""
-        client = self._machine.client
-        assert client is not None
-        client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        roles = "/apis/rbac.authorization.k8s.io/v1"
-        metadata = {"name": ACCOUNT}
-        subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT}
-        for path, body in (
-            (f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {}),
-            (f"{roles}/clusterroles", {"rules": list(RULES)}),
-            (f"{roles}/clusterrolebindings", {"subjects": [subject], "roleRef": reference}),
-        ):
-            client.request("POST", path, body=json.dumps({"metadata": metadata, **body}).encode())
+    def _lines(self) -> list[str]:
+        """Of the container's log: after time, stream and flag of the runtime."""
+        text = self._machine.inside.run(f"cat /var/log/pods/{NAMESPACE}_{POD}_{self.uid}/agent/*.log")
+        return [line.split(" ", 3)[3] for line in text.splitlines()]
 
-    def _token(self) -> str:
-        client = self._machine.client
-        assert client is not None
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
-        return json.loads(client.request("POST", path, body=b'{"spec": {"expirationSeconds": 7200}}'))["status"][
-            "token"
-        ]
+    def _pid(self) -> int:
+        """Of the agent itself, the first process of its container."""
+        (status,) = self._client.get(PODS, POD, NAMESPACE).status.container_statuses
+        (path,) = self._machine.inside.find(
+            f"{CGROUPS}/kubepods*/**/*{status.container_id.rpartition('/')[2]}*/cgroup.procs"
+        )
+        return min(int(word) for word in self._machine.inside.read(path).split())
 
-    def _give_bytecode(self, directory: Path) -> None:
-        """Compiled out here: the guest would take minutes."""
-        compiled = directory / "bytecode"
+    def _decides(self) -> bool:
+        status = self.status()
+        return bool(status) and "held" not in status["reasons"]
+
+    def _is_gone(self) -> bool:
+        try:
+            self._client.get(PODS, POD, NAMESPACE)
+        except NotFound:
+            return True
+        return False
+
+    def _fitted(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """The pod's spec, with what this place lacks replaced."""
+        (container,) = spec["containers"]
+        mounts = {
+            "python": sys.base_prefix, "packages": sys.prefix, "sources": str(REPOSITORY), "bytecode": _BYTECODE,
+            "usr": "/usr", "lib": "/lib", "lib64": "/lib64",
+        }  # fmt: skip
+        volumes = [{"name": name, "hostPath": {"path": path}} for name, path in mounts.items()]
+        reached = {
+            "PYTHONPYCACHEPREFIX": _BYTECODE,
+            "KUBERNETES_SERVICE_HOST": OUTSIDE,
+            "KUBERNETES_SERVICE_PORT": str(self._machine.plane.port),
+        }
+        patient = {"timeoutSeconds": 60, "periodSeconds": 10, "failureThreshold": 60}
+        probes = {name: {**container[name], **patient} for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+        fitted = {
+            **container,
+            **probes,
+            "image": tools.reference("busybox"),
+            "imagePullPolicy": "Never",
+            "command": [sys.executable, "-m", "agent"],
+            "workingDir": str(REPOSITORY),
+            "env": [*container["env"], *({"name": name, "value": value} for name, value in reached.items())],
+            "volumeMounts": [
+                *container["volumeMounts"],
+                {"name": "account", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True},
+                *({"name": name, "mountPath": path, "readOnly": True} for name, path in mounts.items()),
+            ],
+        }
+        config = {"name": "config", "hostPath": {"path": _CONFIG}}
+        kept = [volume for volume in spec["volumes"] if volume["name"] != "config"]
+        return {
+            **spec,
+            "nodeName": NAME,
+            "hostNetwork": True,
+            "terminationGracePeriodSeconds": 300,
+            "containers": [fitted],
+            "volumes": [*kept, config, _account(), *volumes],
+        }
+
+    def _write_settings(self) -> None:
+        self._machine.inside.write(f"{_CONFIG}/{_SETTINGS}", json.dumps(self._settings))
+
+    def _give_python(self) -> None:
+        """What the agent imports, compiled here, into the guest's memory: over 9p it would take the guest minutes."""
+        compiled = self._directory / "bytecode"
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(compiled)}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        imports = (
-            "import agent.main, agent.act.watchdog, agent.act.ballast_helper, kubernetes.client, kubernetes.config"
+        listed = subprocess.run(
+            [sys.executable, "-c", _LIST_IMPORTS], cwd=REPOSITORY, env=environment, check=True, capture_output=True
         )
-        subprocess.run([sys.executable, "-c", imports], cwd=REPOSITORY, env=environment, check=True)
-        with tarfile.open(self._machine.shared / "bytecode.tar", "w") as archive:
-            archive.add(compiled, ".")
-        self._machine.inside.run(
-            "mkdir -p /run/bytecode; tar -xf /mnt/bytecode.tar -C /run/bytecode", seconds=120 * PATIENCE
-        )
+        with tarfile.open(self._machine.shared / "python.tar", "w") as archive:
+            archive.add(compiled, _BYTECODE)
+            for path in json.loads(listed.stdout):
+                archive.add(path, os.path.realpath(path))
+        # Files of the same path lie above those of this machine then.
+        self._machine.inside.run("tar -xf /mnt/python.tar -C /", seconds=300)
+
+
+def _account() -> dict[str, Any]:
+    """The volume that admission gives to a pod with an account; here that plugin is off."""
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+        {"configMap": {"name": "slacktide-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]
+    return {"name": "account", "projected": {"sources": sources}}

@@ -7,6 +7,7 @@ sources there. It reaches the API server by QEMU's user network, as 10.0.2.2, wh
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import socket
 import sys
@@ -28,14 +29,17 @@ NAME: Final = "node-1"
 OUTSIDE: Final = "10.0.2.2"
 """This machine, as the guest sees it."""
 
+ADDRESS: Final = "10.0.2.15"
+"""The guest in its network, as `guest/init` sets it."""
+
 FILES: Final = Path(__file__).parent / "guest"
 CGROUPS: Final = "/sys/fs/cgroup"
 
 _MEMORY: Final = "3G"
-_SECONDS_MAX: Final = 1500
+_SECONDS_MAX: Final = 2400
 _DOOR: Final = 7000
 _SYSTEMD: Final = "/lib/systemd/systemd"
-_START_SECONDS: Final = 240.0
+_START_SECONDS: Final = 400.0
 _SERVER_NAMES: Final = f"subjectAltName=IP:127.0.0.1,IP:{OUTSIDE},DNS:localhost"
 
 _CONTAINERD: Final = """version = 3
@@ -81,8 +85,9 @@ class InsideError(Exception):
 class Inside:
     """Looks and acts inside the guest, through guest/inside.py."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, secret: str) -> None:
         self._port = port
+        self._secret = secret
 
     def read(self, path: str) -> str:
         """Text of a file. Raises InsideError."""
@@ -121,7 +126,7 @@ class Inside:
 
     def _ask(self, request: dict[str, Any], seconds: float = 60 * PATIENCE) -> dict[str, Any]:
         with socket.create_connection(("127.0.0.1", self._port), seconds) as connection:
-            connection.sendall(json.dumps(request).encode() + b"\n")
+            connection.sendall(json.dumps({**request, "secret": self._secret}).encode() + b"\n")
             with connection.makefile() as answers:
                 line = answers.readline()
         answer = json.loads(line or '{"error": "the guest gave no answer"}')
@@ -158,7 +163,8 @@ class Machine:
         self.shared = directory / "shared"
         self.shared.mkdir()
         (door,) = free_ports(1)
-        self.inside = Inside(door)
+        self._secret = secrets.token_hex(16)
+        self.inside = Inside(door, self._secret)
         self._door = door
         self._directory = directory
         self._machine: Program | None = None
@@ -191,7 +197,7 @@ class Machine:
         assert self.client is not None
         return self.client.get(NODES, NAME)
 
-    def wait(self, condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    def wait(self, condition: Callable[[], Any], what: str, seconds: float = 300.0) -> Any:
         """What `condition` says once that is true. Raises StartFailed when the guest has ended, or at the deadline."""
         deadline = time.monotonic() + seconds * PATIENCE
         while True:
@@ -242,6 +248,7 @@ class Machine:
             "IMAGES": " ".join(tools.IMAGES),
             "PYTHON": sys.executable,
             "SECONDS_MAX": _SECONDS_MAX,
+            "SECRET": self._secret,
         }
         lines = [f"{name}='{value}'\n" for name, value in environment.items()]
         (self.shared / "environment").write_text("".join(lines))

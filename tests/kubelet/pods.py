@@ -15,7 +15,7 @@ from tests.kubelet.machine import CGROUPS, NAME, Machine
 
 NAMESPACE: Final = "work"
 IDLE: Final = ("/bin/sleep", "1000000")
-BUSY: Final = ("/bin/sh", "-c", "while :; do :; done")
+BUSY_AT_FIRST: Final = ("/bin/sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; exec sleep 1000000")
 POD_KNOBS: Final = ("cpu.idle", "cpu.max", "cpu.weight", "memory.high", "memory.max", "pids.max")
 CONTAINER_KNOBS: Final = ("cpu.max", "cpu.weight", "memory.high", "memory.max", "memory.swap.max")
 MIB: Final = 1 << 20
@@ -96,15 +96,15 @@ class Pods:
             ready = bool(statuses) and all(one.ready and one.restart_count >= restarts for one in statuses)
             return pod if ready else None
 
-        return self.machine.wait(found, f"run of pod {name}", 180)
+        return self.machine.wait(found, f"run of pod {name}")
 
     def delete(self, *names: str) -> None:
         """Delete pods, and wait until they and their cgroups are gone."""
         uids = [pod.metadata.uid for name in names if (pod := self.get(name)) is not None]
         for name in names:
             self.client.delete(PODS, name, NAMESPACE)
-        self.machine.wait(lambda: all(self.get(name) is None for name in names), f"end of {', '.join(names)}", 120)
-        self.machine.wait(lambda: not any(map(self.directory, uids)), "end of their cgroups", 120)
+        self.machine.wait(lambda: all(self.get(name) is None for name in names), f"end of {', '.join(names)}")
+        self.machine.wait(lambda: not any(map(self.directory, uids)), "end of their cgroups")
 
     def directory(self, uid: str) -> str:
         """Directory of the pod's cgroup, whichever driver named it; empty where there is none."""

@@ -1,5 +1,7 @@
 """Serves a test inside the guest, over TCP: one JSON request a line, one JSON answer. Of the standard library only.
 
+Each request carries the secret of this guest as "secret": from here all files of the machine outside can be read.
+
 {"do": "read", "path": PATH}              -> {"text": TEXT}
 {"do": "write", "path": PATH, "text": T}  -> {}
 {"do": "run", "script": SH, "seconds": S} -> {"status": N, "text": OUTPUT}
@@ -9,6 +11,7 @@ anything that fails                       -> {"error": "NAME: words"}
 """
 
 import glob
+import hmac
 import json
 import os
 import socketserver
@@ -69,6 +72,8 @@ class Handler(socketserver.StreamRequestHandler):
     def handle(self):
         for line in self.rfile:
             request = json.loads(line)
+            if not hmac.compare_digest(request.get("secret", ""), os.environ["SECRET"]):
+                return
             try:
                 answer = ACTS[request["do"]](request)
             except Exception as error:  # noqa: BLE001 - whatever it is, the test out there is told
