@@ -59,7 +59,8 @@ def wait_for(process, path, route):
 
 def child_of(process):
     """The program that the runtime started."""
-    pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    # Whichever of its threads it was.
+    pids = [pid for path in Path(f"/proc/{process.pid}/task").glob("*/children") for pid in path.read_text().split()]
     assert len(pids) == 1
     return int(pids[0])
 
@@ -103,7 +104,7 @@ def test_the_agent_runs_from_its_image(agent, shared):
     flags = ["--observe-only", "true", "--state-dir", f"{shared}/state", "--observe.listen", f"unix:{shared}/o"]
     where = ["--cluster.server", f"unix:{shared}/nobody", "--node", "n1"]
     with agent.started("slacktide-agent", *flags, *where, shared=shared) as process:
-        wait_for(process, shared / "o", "/livez")
+        wait_for(process, shared / "o", "/healthz")
         assert "slacktide_" in answer(shared / "o", "/metrics")[1]
         os.kill(child_of(process), signal.SIGTERM)
         out, err = process.communicate(timeout=60 * PATIENCE)
@@ -115,7 +116,7 @@ def test_predictor_and_scheduler_run_without_root(whole, shared):
     listen = ["--listen", f"unix:{shared}/p", "--observe.listen", f"unix:{shared}/o"]
     flags = ["--history-dir", f"{shared}/history", "--cluster.server", f"unix:{shared}/nobody"]
     with whole.started("slacktide-predictor", *listen, *flags, shared=shared) as process:
-        wait_for(process, shared / "o", "/livez")
+        wait_for(process, shared / "o", "/healthz")
         assert os.stat(f"/proc/{child_of(process)}").st_uid == 65532
         os.kill(child_of(process), signal.SIGTERM)
         out, err = process.communicate(timeout=60 * PATIENCE)
