@@ -153,6 +153,19 @@ def test_a_newcomer_is_limited_without_a_turn_and_nobody_else_is_touched():
     assert rig.loop.counters["errors"] == 0
 
 
+def test_a_pod_that_is_still_being_set_up_waits_for_its_first_container():
+    """Made idle at once, it would get no weight from kubelet or systemd, and 100 would pass for what they gave it."""
+    rig = Rig()
+    rounds = len(rig.executor.plans)
+    rig.pods.pods.append(be("new"))
+    rig.come("new")
+    rig.arrive()
+    assert len(rig.executor.plans) == rounds
+    rig.come("new", CID)
+    rig.arrive()
+    assert rig.wanted["new", Knob.IDLE] == 1
+
+
 def test_nothing_came_nothing_is_done():
     rig = Rig()
     rounds = len(rig.executor.plans)
