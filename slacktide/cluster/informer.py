@@ -92,6 +92,7 @@ class Informer(Generic[T]):
         self._heard_at = -math.inf
         self._mute = False
         self._unproven = False
+        self._shorts = 0
         self._thread = threading.Thread(target=self._run, name=f"informer-{self._name}", daemon=True)
         self._metrics.cache_age.labels(self._name).set_function(self.age_seconds)
         self._metrics.cache_objects.labels(self._name).set_function(lambda: len(self._cache))
@@ -248,7 +249,8 @@ class Informer(Generic[T]):
                 self._take(event)
         except Unreachable as error:
             # Whoever opens watches only to let them die serves nothing: it takes an event to prove that it does.
-            self._unproven = error.silent or (events == 0 and self._clock() - opened < _SHORT_WATCH_SECONDS)
+            self._shorts = self._shorts + 1 if not events and self._clock() - opened < _SHORT_WATCH_SECONDS else 0
+            self._unproven = error.silent or self._shorts > 1
             self._mute = error.silent
             raise
         finally:
