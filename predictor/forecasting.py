@@ -154,6 +154,7 @@ class Forecaster:
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(_STOP_SECONDS)
+        self._publisher.close()
 
     def wake(self) -> None:
         """Run a pass now instead of at its time."""

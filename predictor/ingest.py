@@ -301,6 +301,10 @@ class _Stream:
             latest_end_millis=wall + int(rules.max_skew_seconds * 1000),
             oldest_end_millis=wall - int(rules.retention_days * _DAY_MILLIS),
         )
+        if correction < 0 and request.samples:
+            # A clock that was taken to be behind, and is not: nothing is moved to where nobody has been yet.
+            newest = max(message.end_unix_millis for message in request.samples)
+            correction = max(correction, min(0, newest - wall))
         good: list[Sample] = []
         refusals: list[usage_pb2.Refusal] = []
         highest = 0

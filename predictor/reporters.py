@@ -41,14 +41,18 @@ class ClockSkew:
             seen.append(before)
         seen.append(ahead_millis)
         self.millis = estimate = max(seen)
-        if -_JUMP_MILLIS < estimate < 0 and len(seen) < _REMEMBERED:
-            # After a restart all messages are late: one clock that seems to be behind is not enough to move times by,
-            # and times that move make what is sent again look new.
+        if -_JUMP_MILLIS < estimate < -CORRECTED_MILLIS and not self._steady(estimate):
+            # After a restart, and while much waits, all messages are late, each by another time: that is no clock to
+            # move times by, and times that move make what is sent again look new.
             return
         if abs(estimate) <= CORRECTED_MILLIS:
             self.correction_millis = 0
         elif abs(estimate - self.correction_millis) > STEP_MILLIS:
             self.correction_millis = round(estimate / STEP_MILLIS) * STEP_MILLIS
+
+    def _steady(self, estimate: int) -> bool:
+        """Whether all that is remembered says nearly the same."""
+        return len(self._seen) == _REMEMBERED and estimate - min(self._seen) <= _AGREE_MILLIS
 
 
 class Bucket:

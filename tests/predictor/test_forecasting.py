@@ -19,7 +19,7 @@ from predictor.history import Window
 from predictor.metrics import Metrics
 from predictor.peaks import Peaks
 from predictor.pods import PodUse
-from predictor.publisher import Publisher, names_of
+from predictor.publisher import _WRITERS, Publisher, names_of
 from predictor.settings import ForecastSettings, MidSettings, PoolSettings, PredictorSettings
 from predictor.slots import slot_of
 from slacktide import forecast as wire
@@ -838,9 +838,10 @@ def test_a_follower_steps_its_engines_and_is_warm(cluster, clock, metrics):
 
 
 def test_a_leader_that_is_deposed_within_a_pass_writes_no_more(cluster, clock, metrics):
-    for number in (2, 3):
+    names = [f"n{number}" for number in range(1, 21)]
+    for number in range(2, 21):
         cluster.add_node(f"n{number}", uid=f"u{number}")
-    stage = Stage(cluster, clock, metrics, known=("n1", "n2", "n3"))
+    stage = Stage(cluster, clock, metrics, known=tuple(names))
     patch = cluster.patch
 
     def last(*arguments, **more):
@@ -848,10 +849,11 @@ def test_a_leader_that_is_deposed_within_a_pass_writes_no_more(cluster, clock, m
         return patch(*arguments, **more)
 
     cluster.patch = last
-    for name in ("n1", "n2", "n3"):
+    for name in names:
         stage.sample(name)
     stage.turn()
-    assert len(cluster.patches) == 1
+    # What is under way at that moment still arrives.
+    assert 1 <= len(cluster.patches) <= _WRITERS
 
 
 def test_a_fail_over_raises_no_number_though_the_new_leader_looks_at_an_old_node(cluster, clock, metrics):

@@ -25,6 +25,7 @@ def test_delays_never_make_a_clock_look_further_ahead(true, delays):
 def test_messages_that_are_late_after_a_restart_move_no_times():
     assert skew_after(-20_000, -15_000, -9_000).correction_millis == 0
     assert skew_after(*[-20_000] * 8).correction_millis == -20_000
+    assert skew_after(*range(-40_000, -8_000, 4_000)).correction_millis == 0
     assert skew_after(-7_200_000).correction_millis == -7_200_000
 
 
