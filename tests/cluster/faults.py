@@ -15,6 +15,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,6 +40,7 @@ class Call:
     path: str
     query: dict[str, str]
     agent: str = ""
+    at: float = field(default_factory=time.monotonic)
 
     @property
     def watching(self) -> bool:
