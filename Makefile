@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TOOLS := $(VENV)/tools
 STAMP := $(VENV)/.slacktide-installed
 
-.PHONY: help setup demo test lint check pytest fuzz tools cluster-tools differential guest-tools test-kernel-v2 docs proto proto-baseline lock bench clean
+.PHONY: help setup demo test lint check pytest fuzz tools cluster-tools kubelet-tools local-cluster image differential guest-tools test-kernel-v2 test-kubelet docs proto proto-baseline lock bench clean
 
 help:
 	@echo "make demo    set up, then show Slacktide at work on this machine (two minutes)"
@@ -15,6 +15,9 @@ help:
 	@echo "make lint    ruff, mypy, import rules, protocol lint"
 	@echo "make test-kernel-v2  the kernel tests alone, on a real cgroup v2 in an emulated guest"
 	@echo "make cluster-tools  build etcd, kube-apiserver and kube-scheduler, which the cluster tests need (5 minutes, once)"
+	@echo "make local-cluster  a real control plane on this machine with Slacktide installed by the chart, until Ctrl-C"
+	@echo "make image   the two container images, without a container engine"
+	@echo "make test-kubelet  the agent beside a real kubelet in an emulated guest, with both cgroup drivers"
 	@echo "make differential  our plugins against the stock scheduler on random clusters, with counts"
 	@echo "make guest-tools  fetch QEMU, a kernel and FUSE, which some tests need"
 	@echo "make docs    the pages as a site, in docs/_build/html"
@@ -34,7 +37,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/slacktide demo
 
-test: setup lint tools cluster-tools pytest
+test: setup lint tools cluster-tools kubelet-tools pytest
 
 check: test
 
@@ -58,6 +61,23 @@ tools: setup
 # the cluster tests are skipped, with the reason.
 cluster-tools: setup
 	@$(BIN)/python -m tests.cluster build > /dev/null || true
+	@$(BIN)/python -m tests.deploy build > /dev/null || true
+
+# kubelet, containerd and runc for the guest, and the guest itself.
+kubelet-tools: setup cluster-tools
+	@tests/kernel/guest-tools > /dev/null 2>&1 || true
+	@$(BIN)/python -m tests.kubelet build > /dev/null || true
+
+test-kubelet: setup kubelet-tools
+	SLACKTIDE_KUBELET_DRIVERS=systemd,cgroupfs $(BIN)/python -m pytest -q tests/kubelet
+
+# A control plane on this machine with Slacktide installed by the chart; the pods' commands run as processes.
+local-cluster: setup cluster-tools
+	$(BIN)/python -m tests.deploy up
+
+# As root, with buildah: OCI archives and bills of materials in build/images.
+image: setup
+	$(BIN)/python deploy/image/build.py
 
 docs: setup
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build/html
@@ -75,6 +95,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy deploy/render.py deploy/schema.py deploy/certificates.py
 	$(BIN)/lint-imports
 	$(BIN)/buf lint proto
 	$(BIN)/python proto/generate.py --check
