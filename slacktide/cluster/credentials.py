@@ -159,6 +159,30 @@ class TokenFileSource:
             raise CredentialsError(f"cannot read the API token from {self._token_file!r}: {problem}")
 
 
+class PodAccountSource(TokenFileSource):
+    """The pod's own service account: its token, and the CA in the same directory, which may be exchanged too.
+
+    Read here and not by the `kubernetes` package, whose import costs every pod 20 MiB and a second of CPU.
+    """
+
+    def __init__(self, url: str, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(Endpoint(url, ca_file=f"{directory}/ca.crt"), f"{directory}/token", clock)
+        self._directory = directory
+        self._looked_at = -float("inf")
+
+    def _read(self) -> None:
+        if not os.path.exists(f"{self._directory}/ca.crt"):
+            raise CredentialsError(f"cannot use the service account in {self._directory}: ca.crt does not exist")
+        super()._read()
+
+    def _access(self) -> Access:
+        now = self._clock()
+        if now - self._looked_at >= _LOOK_SECONDS:
+            self._endpoint = replace(self._endpoint, stamps=(_modified(self._endpoint.ca_file or ""),))
+            self._looked_at = now
+        return super()._access()
+
+
 class LibrarySource:
     """Credentials that the `kubernetes` package loads: `load` returns its filled `Configuration`.
 
@@ -304,9 +328,13 @@ def in_cluster_source(
     environ: Mapping[str, str],
     directory: str = _SERVICE_ACCOUNT,
     clock: Callable[[], float] = time.monotonic,
-) -> LibrarySource:
+) -> CredentialSource:
     """Credentials of the pod's service account, whose token is read again each minute."""
+    if not any(environ.get(name) for name in ("HTTPS_PROXY", "https_proxy")):
+        host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
+        return PodAccountSource(f"https://{f'[{host}]' if ':' in host else host}:{port}", directory, clock)
 
+    # Which hosts a proxy is for has many dialects.
     def load() -> Any:
         with _library_errors(f"use the service account in {directory}"):
             configuration = _library("client.configuration").Configuration()

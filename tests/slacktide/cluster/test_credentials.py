@@ -328,23 +328,53 @@ def test_in_cluster(pki, tmp_path):
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
     source = in_cluster_source(environ, str(tmp_path), clock=lambda: now[0])
     endpoint, header = source.current()
-    assert (endpoint.url, endpoint.ca_file, header) == ("https://[fd00::1]:443", f"{tmp_path}/ca.crt", "bearer one")
+    assert (endpoint.url, endpoint.ca_file, header) == ("https://[fd00::1]:443", f"{tmp_path}/ca.crt", "Bearer one")
     (tmp_path / "token").write_text("two\n")
-    assert source.current().authorization == "bearer one"
+    assert source.current().authorization == "Bearer one"
     now[0] = 60.0
-    assert source.current().authorization == "bearer two"
+    assert source.current().authorization == "Bearer two"
     used = source.current()
     (tmp_path / "token").write_text("three\n")
     assert source.renew(used)
-    assert source.current().authorization == "bearer three"
+    assert source.current().authorization == "Bearer three"
     assert source.renew(used), "another thread's older access: there is a newer one to try"
     assert not source.renew(source.current())
 
 
 def test_in_cluster_without_account(tmp_path):
     source = in_cluster_source({"KUBERNETES_SERVICE_HOST": "h", "KUBERNETES_SERVICE_PORT": "1"}, str(tmp_path))
-    with pytest.raises(errors.CredentialsError, match="token file does not exist"):
+    with pytest.raises(errors.CredentialsError, match=r"service account in .*: ca.crt does not exist"):
         source.current()
+    (tmp_path / "ca.crt").write_text("")
+    with pytest.raises(errors.CredentialsError, match="cannot read the API token"):
+        source.current()
+
+
+def test_in_cluster_notices_an_exchanged_authority_and_needs_no_other_package(pki, tmp_path):
+    shutil.copy(pki.ca, tmp_path / "ca.crt")
+    (tmp_path / "token").write_text("one")
+    code = (
+        "import sys; from slacktide.cluster.credentials import in_cluster_source\n"
+        f"source = in_cluster_source({{'KUBERNETES_SERVICE_HOST': 'h'}}, {str(tmp_path)!r})\n"
+        "print(source.current().endpoint.url, 'kubernetes' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["https://h:443", "False"]
+    now = [0.0]
+    source = in_cluster_source({"KUBERNETES_SERVICE_HOST": "h"}, str(tmp_path), clock=lambda: now[0])
+    before = source.current().endpoint
+    os.utime(tmp_path / "ca.crt", ns=(5, 5))
+    assert source.current().endpoint == before, "looked at once a second"
+    now[0] = 1.0
+    assert source.current().endpoint != before
+
+
+def test_in_cluster_behind_a_proxy_is_left_to_the_package(pki, tmp_path, monkeypatch):
+    shutil.copy(pki.ca, tmp_path / "ca.crt")
+    (tmp_path / "token").write_text("one")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", **os.environ}
+    assert in_cluster_source(environ, str(tmp_path)).current().endpoint.proxy == "http://proxy:3128"
 
 
 def test_token_file(tmp_path):
