@@ -42,7 +42,7 @@ test: setup lint tools cluster-tools kubelet-tools pytest
 check: test
 
 pytest: setup
-	PATH="$$PATH:$(CURDIR)/$(TOOLS)/usr/bin" $(BIN)/python -m pytest -q
+	PATH="$$PATH:$(CURDIR)/$(TOOLS)/usr/bin" $(BIN)/python -m tests.run
 
 # A million hostile inputs for the parsers of kernel files; for nightly runs.
 fuzz: setup
