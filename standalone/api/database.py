@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from slacktide.errors import StateError
-from standalone.api.records import ADDED, DELETED, Change, Key, Record
+from standalone.api.records import ADDED, DELETED, MODIFIED, Change, Key, Record
 
 FORMAT: Final = 1
 LOG_LENGTH: Final = 10_000
@@ -118,7 +118,10 @@ class Database:
             if problem.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL:
                 raise
             self._shorten(LOG_LENGTH // 2)
-            return self._write(changes, LOG_LENGTH // 2)
+            # What is deleted need not be kept as it was just before: deleting must be possible when nothing else is.
+            gone = {change.key for change in changes if change.type == DELETED}
+            lean = [change for change in changes if change.type != MODIFIED or change.key not in gone]
+            return self._write(lean, LOG_LENGTH // 2)
 
     def _write(self, changes: Sequence[Change], keep: int) -> int:
         run = self._connection.execute

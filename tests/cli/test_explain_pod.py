@@ -83,7 +83,7 @@ def test_placed_pod_shows_the_score_table_of_the_chosen_and_the_next(command, tw
     assert header == ["PLUGIN", "WEIGHT", "large", "small", "DIFFERENCE"]
     row = next(line.split() for line in text.splitlines() if line.startswith("BatchForecast"))
     raw, normalised, weighted = row[2::2][:3]
-    assert float(raw) == int(normalised)
+    assert int(float(raw)) == int(normalised)
     assert int(weighted) == int(normalised) * int(row[1])
 
 
