@@ -24,6 +24,7 @@ from standalone.probe import get
 from tests.patience import PATIENCE
 from tests.whole.drills import drill
 from tests.whole.support import started, wait_until
+from tests.whole.test_kills import start_be
 
 pytestmark = [
     pytest.mark.whole,
@@ -38,8 +39,12 @@ SETTINGS = {
 }
 AGENT = """
 turn_seconds: 0.5
+policies: [batch_limits, weight, spread, burst, contention]
+shortage: {run_delay_cut: 100, psi_cut: 1}
 drill: {dead_man_seconds: 5, recover_seconds: 1}
 """
+"""Whatever else this machine does must not keep BE from running: only a drill makes LS short, and nothing closes."""
+
 STANDS_FOR = {"$__rate_interval": "30s", "$__range_s": "60", "$__range": "1m", "$node": "whole"}
 JOBS = {"agent": {"node": "whole"}, "predictor": {}, "scheduler": {}, "extender": {}}
 
@@ -192,22 +197,7 @@ def test_every_query_of_every_panel_has_an_answer(scene):
     up, prometheus, port = scene
     assert up.ls("--detach", "--name", "server", "--", "sh", "-c", "while sleep 0.05; do :; done").returncode == 0
     for index in range(12):
-        done = up.run(
-            "run",
-            "--tier",
-            "be",
-            "--cpu",
-            "1m",
-            "--memory",
-            "1Mi",
-            "--detach",
-            "--name",
-            f"job-{index}",
-            "--",
-            "sleep",
-            "600",
-        )
-        assert done.returncode == 0, done.stderr
+        start_be(up, f"job-{index}", "sleep 600")
     asked = [
         (board.title, question.title, meant(query))
         for board in BOARDS
@@ -227,23 +217,7 @@ def test_every_query_of_every_panel_has_an_answer(scene):
 def test_savings_and_history_are_told_from_the_same_prometheus(scene, tmp_path):
     up, prometheus, _ = scene
     address = ("--prometheus", f"http://127.0.0.1:{prometheus.port}")
-    spin = up.run(
-        "run",
-        "--tier",
-        "be",
-        "--cpu",
-        "100m",
-        "--memory",
-        "8Mi",
-        "--detach",
-        "--name",
-        "spin",
-        "--",
-        "sh",
-        "-c",
-        "while :; do :; done",
-    )
-    assert spin.returncode == 0, spin.stderr
+    start_be(up, "spin", "while :; do :; done")
 
     def savings():
         done = up.run("savings", *address, "--days", "0.01", "--output", "json")
