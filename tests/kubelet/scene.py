@@ -38,6 +38,7 @@ _OF_SLOWNESS: Final = (
     "Failed to get status for pod",
     "Partial failure issuing cadvisor.ContainerInfoV2",
     "Failed to create existing container",
+    "failed to read memory cgroup",
     "not registered",
     "No retries permitted until",
 )

@@ -62,7 +62,7 @@ def test_best_effort_command_goes_the_whole_path(up):
     words = ["run", "--cpu", "10m", "--memory", "16Mi", "--start-timeout", "20", "--", "sh", "-c"]
     done = up.run(*words, "cat /proc/self/cgroup; exit 3", timeout=90)
     if done.returncode == 4:
-        assert "room" in done.stderr, done.stderr
+        assert "room" in done.stderr or "closed for batch work" in done.stderr, done.stderr
         pytest.skip("this machine has no idle CPU to give to best-effort work")
     assert done.returncode == 3, done.stderr
     if directories(discover(), up.state.cgroup_root):
