@@ -95,7 +95,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy deploy/render.py deploy/schema.py deploy/certificates.py
+	$(BIN)/mypy deploy/render.py deploy/schema.py deploy/certificates.py deploy/written.py
 	$(BIN)/lint-imports
 	$(BIN)/buf lint proto
 	$(BIN)/python proto/generate.py --check

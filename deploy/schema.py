@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 import msgspec  # noqa: E402 - see above
 
 from agent.settings import AgentSettings  # noqa: E402 - see above
+from deploy.written import write_or_check  # noqa: E402 - see above
 from predictor.settings import PredictorSettings  # noqa: E402 - see above
 from scheduler_plugins.extender.settings import ExtenderSettings  # noqa: E402 - see above
 from scheduler_plugins.settings import SchedulerSettings  # noqa: E402 - see above
@@ -113,14 +114,7 @@ def _remove(node: dict[str, Any], path: list[str]) -> None:
 
 def main(argv: list[str]) -> int:
     """Write the schema, or with `--check` compare it."""
-    wanted = text()
-    if "--check" not in argv:
-        TARGET.write_text(wanted, encoding="utf-8")
-        return 0
-    if TARGET.read_text(encoding="utf-8") == wanted:
-        return 0
-    sys.stderr.write("values.schema.json is out of date: run python deploy/schema.py\n")
-    return 1
+    return write_or_check(TARGET, text(), argv, "python deploy/schema.py")
 
 
 if __name__ == "__main__":

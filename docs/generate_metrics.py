@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 # Only now, so that the script describes the checkout that it lies in and not what happens to be installed.
 from agent.capabilities import Capabilities  # noqa: E402 - see above
 from agent.metrics import AgentMetrics  # noqa: E402 - see above
+from deploy.written import write_or_check  # noqa: E402 - see above
 from predictor.metrics import Metrics as PredictorMetrics  # noqa: E402 - see above
 from predictor.node_metrics import NodeFigures  # noqa: E402 - see above
 from scheduler_plugins.extender.metrics import ExtenderMetrics  # noqa: E402 - see above
@@ -175,14 +176,7 @@ def _series() -> Iterable[str]:
 
 def main(argv: list[str]) -> int:
     """Write the page, or with `--check` compare it."""
-    text = document()
-    if "--check" not in argv:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.exists() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write("docs/metrics.md is out of date: run python docs/generate_metrics.py\n")
-    return 1
+    return write_or_check(TARGET, document(), argv, "python docs/generate_metrics.py")
 
 
 if __name__ == "__main__":

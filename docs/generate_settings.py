@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 # Only now, so that the script describes the checkout that it lies in and not what happens to be installed.
 from agent.settings import AgentSettings  # noqa: E402 - see above
+from deploy.written import write_or_check  # noqa: E402 - see above
 from predictor.settings import PredictorSettings  # noqa: E402 - see above
 from scheduler_plugins.extender.settings import ExtenderSettings  # noqa: E402 - see above
 from scheduler_plugins.settings import SchedulerSettings  # noqa: E402 - see above
@@ -111,14 +112,7 @@ def _escaped(text: str) -> str:
 
 def main(argv: list[str]) -> int:
     """Write the page, or with `--check` compare it."""
-    text = document()
-    if "--check" not in argv:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.exists() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write("docs/settings.md is out of date: run python docs/generate_settings.py\n")
-    return 1
+    return write_or_check(TARGET, document(), argv, "python docs/generate_settings.py")
 
 
 if __name__ == "__main__":

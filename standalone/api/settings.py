@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated, Final
 
 from msgspec import Meta
 
 from slacktide.errors import SettingsError
 from slacktide.settings import DaemonSettings
-from slacktide.sockets import check_socket_path, parse_listen
+from slacktide.sockets import check_socket_path, is_loopback, parse_listen
 
 GIB: Final = 1 << 30
 
@@ -64,11 +63,3 @@ def _listen_problems(settings: ApiSettings) -> list[str]:
     if not settings.token_file:
         problems.append("listen needs token_file: TCP clients have no user id to check, give --token-file PATH")
     return problems
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine only; names other than localhost are not asked for."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from deploy.grafana.__main__ import BOARDS, DIRECTORY
-from tests.deploy.test_rules import ROOT, RUNBOOKS, SERIES, headings, named
+from tests.deploy.test_rules import ROOT, RUNBOOKS, SERIES, named
+from tests.test_docs import anchors
 
 QUESTIONS = [(board, question) for board in BOARDS for question in board.questions]
 KNOWN_UNITS = {"short", "bytes", "s", "percentunit"}
@@ -27,7 +28,7 @@ def test_the_json_is_what_the_code_makes():
 def test_a_panel_asks_a_question_has_a_unit_a_runbook_and_asks_for_what_is_exported(board, question):
     assert question.title.endswith("?")
     assert question.unit in KNOWN_UNITS or question.unit.startswith("suffix:")
-    assert question.runbook in headings(RUNBOOKS)
+    assert question.runbook in anchors(RUNBOOKS)
     for query in question.queries:
         assert named(query.expr), query.expr
         assert named(query.expr) <= SERIES

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.test_docs import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
@@ -137,11 +137,6 @@ def test_alerts_fire_when_they_should_and_only_then(tmp_path):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def headings(page):
-    found = re.findall(r"^#+ +(.+?)\s*$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
-
-
 def test_every_alert_says_who_must_get_up_and_has_a_runbook_with_all_four_parts():
     text = RUNBOOKS.read_text()
     for rule in ALERTS:
@@ -152,14 +147,6 @@ def test_every_alert_says_who_must_get_up_and_has_a_runbook_with_all_four_parts(
             assert part in section, f"{rule['alert']}: {part}"
 
 
-def load_metrics():
-    spec = importlib.util.spec_from_file_location("generate_metrics", ROOT / "docs" / "generate_metrics.py")
-    module = sys.modules.setdefault("generate_metrics", importlib.util.module_from_spec(spec))
-    spec.loader.exec_module(module)
-    return module
-
-
-METRICS = load_metrics()
 EXPORTED = {
     METRICS.name_of(family): family.type
     for section in METRICS.SECTIONS

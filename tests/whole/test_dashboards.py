@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import shutil
-import socket
 import socketserver
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import yaml
 from deploy.grafana.__main__ import BOARDS
 from deploy.grafana.panels import Query
 from standalone.probe import get
+from tests.cluster.harness import free_ports
 from tests.patience import PATIENCE
 from tests.whole.drills import drill
 from tests.whole.support import started, wait_until
@@ -79,12 +79,6 @@ class Relay(socketserver.ThreadingTCPServer):
         self.server_close()
 
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
 @contextlib.contextmanager
 def process(command, log):
     with open(log, "wb") as out:
@@ -132,7 +126,7 @@ def scene(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prometheus")
     with contextlib.ExitStack() as stack:
         up = stack.enter_context(started(SETTINGS, config={"agent": AGENT}))
-        observe, port = f"{up.root}/x.sock", free_port()
+        observe, (port, own) = f"{up.root}/x.sock", free_ports(2)
         command = [
             *(sys.executable, "-m", "scheduler_plugins.extender_main"),
             *("--cluster.server", f"unix:{up.state.api_socket}"),
@@ -148,7 +142,7 @@ def scene(tmp_path_factory):
             jobs.append({"job_name": f"slacktide-{name}", "static_configs": [target]})
         config = {"global": {"scrape_interval": "2s"}, "scrape_configs": jobs}
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        prometheus = Prometheus(free_port())
+        prometheus = Prometheus(own)
         command = [
             "prometheus",
             f"--config.file={folder / 'prometheus.yml'}",
