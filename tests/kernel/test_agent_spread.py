@@ -164,7 +164,7 @@ def test_a_fork_storm_is_left_wide_and_pinned_again_when_it_is_over(forks, tmp_p
     storm = forks.spawn(f"{BE}/{CID}", STORM.format(until=str(tmp_path / "calm"))).pid
     with Rig(forks, tmp_path, policies=SPREAD) as rig:
         rig.settings = AgentSettings(
-            turn_seconds=0.2, policies=SPREAD, spread=SpreadSettings(storm_threads=20, release_turns=2)
+            turn_seconds=0.2, policies=SPREAD, spread=SpreadSettings(storm_threads=1, release_turns=2)
         )
         wait_for(lambda: any("make threads too fast" in turn.line for turn in rig.turns[-1:]), "the storm seen")
         wait_for(lambda: all(one == ALL for one in map(mask_or_none, tids(forks)) if one), "all of it left wide")

@@ -67,6 +67,10 @@ def phase(up, name):
     return pod.status.phase if pod else ""
 
 
+def below(value, bound):
+    return value is not None and value < bound
+
+
 class Limit:
     """The CPU quota that the kernel holds for one pod, in its own words."""
 
@@ -110,10 +114,7 @@ def test_without_a_predictor_samples_wait_be_does_not_grow_and_nothing_is_sold(u
         assert phase(up, "busy") == "Running"
         drops = up.metric("agent", "slacktide_agent_spool_drops_total")
     wait_until(lambda: phase(up, "late") == "Succeeded", up)
-    wait_until(
-        lambda: up.metric("agent", CONNECTED) == 1 and (up.metric("agent", SPOOLED) or 500) < 500,
-        up,
-    )
+    wait_until(lambda: up.metric("agent", CONNECTED) == 1 and below(up.metric("agent", SPOOLED), 500), up)
     assert (drops, up.metric("agent", "slacktide_agent_spool_drops_total")) == (0, 0)
     with up.without("predictor"), tempfile.TemporaryDirectory() as copy:
         shutil.copytree(up.state.folder("predictor"), copy, dirs_exist_ok=True)
