@@ -24,33 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18slacktide/v1/drill.proto\x12\x0cslacktide.v1\"\xd4\x01\n\x11StartDrillRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12,\n\x08pressure\x18\x02 \x01(\x0e\x32\x1a.slacktide.v1.PressureKind\x12\x17\n\x0f\x64uration_millis\x18\x03 \x01(\r\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\x12\x15\n\rvictim_budget\x18\x05 \x01(\r\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x17\n\x0f\x64\x65\x61\x64_man_millis\x18\x07 \x01(\r\x12\x19\n\x11intensity_percent\x18\x08 \x01(\r\"&\n\x12StartDrillResponse\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"%\n\x11WatchDrillRequest\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"\xa9\x01\n\x12WatchDrillResponse\x12\'\n\x05phase\x18\x01 \x01(\x0e\x32\x18.slacktide.v1.DrillPhase\x12\x1b\n\x0e\x65lapsed_millis\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\t\x12)\n\x06result\x18\x04 \x01(\x0b\x32\x19.slacktide.v1.DrillResultB\x11\n\x0f_elapsed_millis\"%\n\x11\x41\x62ortDrillRequest\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"%\n\x12\x41\x62ortDrillResponse\x12\x0f\n\x07message\x18\x01 \x01(\t\"\xfe\x01\n\x0b\x44rillResult\x12\x1c\n\x0f\x64\x65tected_millis\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10throttled_millis\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x1b\n\x0e\x65victed_millis\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x1d\n\x10recovered_millis\x18\x04 \x01(\rH\x03\x88\x01\x01\x12%\n\x07victims\x18\x05 \x03(\x0b\x32\x14.slacktide.v1.VictimB\x12\n\x10_detected_millisB\x13\n\x11_throttled_millisB\x11\n\x0f_evicted_millisB\x13\n\x11_recovered_millis\"W\n\x06Victim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07\x65victed\x18\x05 \x01(\x08*_\n\x0cPressureKind\x12\x1d\n\x19PRESSURE_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14PRESSURE_KIND_SIGNAL\x10\x01\x12\x16\n\x12PRESSURE_KIND_LOAD\x10\x02*\xf4\x01\n\nDrillPhase\x12\x1b\n\x17\x44RILL_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44RILL_PHASE_WAITING\x10\x01\x12\x16\n\x12\x44RILL_PHASE_RAISED\x10\x02\x12\x18\n\x14\x44RILL_PHASE_DETECTED\x10\x03\x12\x19\n\x15\x44RILL_PHASE_THROTTLED\x10\x04\x12\x17\n\x13\x44RILL_PHASE_EVICTED\x10\x05\x12\x19\n\x15\x44RILL_PHASE_RECOVERED\x10\x06\x12\x17\n\x13\x44RILL_PHASE_ABORTED\x10\x07\x12\x16\n\x12\x44RILL_PHASE_FAILED\x10\x08\x32\x83\x02\n\x0c\x44rillService\x12O\n\nStartDrill\x12\x1f.slacktide.v1.StartDrillRequest\x1a .slacktide.v1.StartDrillResponse\x12Q\n\nWatchDrill\x12\x1f.slacktide.v1.WatchDrillRequest\x1a .slacktide.v1.WatchDrillResponse0\x01\x12O\n\nAbortDrill\x12\x1f.slacktide.v1.AbortDrillRequest\x1a .slacktide.v1.AbortDrillResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18slacktide/v1/drill.proto\x12\x0cslacktide.v1\"\xd4\x01\n\x11StartDrillRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12,\n\x08pressure\x18\x02 \x01(\x0e\x32\x1a.slacktide.v1.PressureKind\x12\x17\n\x0f\x64uration_millis\x18\x03 \x01(\r\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\x12\x15\n\rvictim_budget\x18\x05 \x01(\r\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x17\n\x0f\x64\x65\x61\x64_man_millis\x18\x07 \x01(\r\x12\x19\n\x11intensity_percent\x18\x08 \x01(\r\"B\n\x10PlanDrillRequest\x12.\n\x05order\x18\x01 \x01(\x0b\x32\x1f.slacktide.v1.StartDrillRequest\"\xa7\x01\n\x11PlanDrillResponse\x12\x10\n\x08refusals\x18\x01 \x03(\t\x12%\n\x07victims\x18\x02 \x03(\x0b\x32\x14.slacktide.v1.Victim\x12\x17\n\x0fnow_unix_millis\x18\x03 \x01(\x03\x12\x14\n\x0c\x65xpectations\x18\x04 \x03(\t\x12*\n\x07targets\x18\x05 \x03(\x0b\x32\x19.slacktide.v1.DrillTarget\"I\n\x0b\x44rillTarget\x12\x0c\n\x04step\x18\x01 \x01(\t\x12\x15\n\rwithin_millis\x18\x02 \x01(\r\x12\x15\n\rafter_lowered\x18\x03 \x01(\x08\"C\n\x0b\x44rillMoment\x12\x0c\n\x04step\x18\x01 \x01(\t\x12\x16\n\x0e\x65lapsed_millis\x18\x02 \x01(\r\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"&\n\x12StartDrillResponse\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"%\n\x11WatchDrillRequest\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"\xff\x01\n\x12WatchDrillResponse\x12\'\n\x05phase\x18\x01 \x01(\x0e\x32\x18.slacktide.v1.DrillPhase\x12\x1b\n\x0e\x65lapsed_millis\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\t\x12)\n\x06result\x18\x04 \x01(\x0b\x32\x19.slacktide.v1.DrillResult\x12*\n\x07moments\x18\x05 \x03(\x0b\x32\x19.slacktide.v1.DrillMoment\x12\x18\n\x0bls_pressure\x18\x06 \x01(\x01H\x01\x88\x01\x01\x42\x11\n\x0f_elapsed_millisB\x0e\n\x0c_ls_pressure\"%\n\x11\x41\x62ortDrillRequest\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\"%\n\x12\x41\x62ortDrillResponse\x12\x0f\n\x07message\x18\x01 \x01(\t\"\x99\x03\n\x0b\x44rillResult\x12\x1c\n\x0f\x64\x65tected_millis\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10throttled_millis\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x1b\n\x0e\x65victed_millis\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x1d\n\x10recovered_millis\x18\x04 \x01(\rH\x03\x88\x01\x01\x12%\n\x07victims\x18\x05 \x03(\x0b\x32\x14.slacktide.v1.Victim\x12+\n\x08timeline\x18\x06 \x03(\x0b\x32\x19.slacktide.v1.DrillMoment\x12*\n\x07targets\x18\x07 \x03(\x0b\x32\x19.slacktide.v1.DrillTarget\x12\x1c\n\x0fls_pressure_max\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12\x0e\n\x06misses\x18\t \x03(\tB\x12\n\x10_detected_millisB\x13\n\x11_throttled_millisB\x11\n\x0f_evicted_millisB\x13\n\x11_recovered_millisB\x12\n\x10_ls_pressure_max\"\x13\n\x11ListDrillsRequest\"?\n\x12ListDrillsResponse\x12)\n\x06\x64rills\x18\x01 \x03(\x0b\x32\x19.slacktide.v1.DrillRecord\"\xd9\x02\n\x0b\x44rillRecord\x12\x10\n\x08\x64rill_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12,\n\x08pressure\x18\x03 \x01(\x0e\x32\x1a.slacktide.v1.PressureKind\x12\'\n\x05phase\x18\x04 \x01(\x0e\x32\x18.slacktide.v1.DrillPhase\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x08 \x01(\x08\x12\x15\n\rvictim_budget\x18\t \x01(\r\x12\x1b\n\x13started_unix_millis\x18\n \x01(\x03\x12)\n\x06result\x18\x0b \x01(\x0b\x32\x19.slacktide.v1.DrillResult\x12\x17\n\x0f\x64uration_millis\x18\x0c \x01(\r\x12\x19\n\x11intensity_percent\x18\r \x01(\r\"W\n\x06Victim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07\x65victed\x18\x05 \x01(\x08*\xef\x01\n\x0cPressureKind\x12\x1d\n\x19PRESSURE_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14PRESSURE_KIND_SIGNAL\x10\x01\x12\x16\n\x12PRESSURE_KIND_LOAD\x10\x02\x12\x18\n\x14PRESSURE_KIND_MEMORY\x10\x03\x12\x1b\n\x17PRESSURE_KIND_BANDWIDTH\x10\x04\x12\x1c\n\x18PRESSURE_KIND_AGENT_LOSS\x10\x05\x12 \n\x1cPRESSURE_KIND_PREDICTOR_LOSS\x10\x06\x12\x17\n\x13PRESSURE_KIND_STALE\x10\x07*\xf4\x01\n\nDrillPhase\x12\x1b\n\x17\x44RILL_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44RILL_PHASE_WAITING\x10\x01\x12\x16\n\x12\x44RILL_PHASE_RAISED\x10\x02\x12\x18\n\x14\x44RILL_PHASE_DETECTED\x10\x03\x12\x19\n\x15\x44RILL_PHASE_THROTTLED\x10\x04\x12\x17\n\x13\x44RILL_PHASE_EVICTED\x10\x05\x12\x19\n\x15\x44RILL_PHASE_RECOVERED\x10\x06\x12\x17\n\x13\x44RILL_PHASE_ABORTED\x10\x07\x12\x16\n\x12\x44RILL_PHASE_FAILED\x10\x08\x32\xa2\x03\n\x0c\x44rillService\x12L\n\tPlanDrill\x12\x1e.slacktide.v1.PlanDrillRequest\x1a\x1f.slacktide.v1.PlanDrillResponse\x12O\n\nStartDrill\x12\x1f.slacktide.v1.StartDrillRequest\x1a .slacktide.v1.StartDrillResponse\x12Q\n\nWatchDrill\x12\x1f.slacktide.v1.WatchDrillRequest\x1a .slacktide.v1.WatchDrillResponse0\x01\x12O\n\nAbortDrill\x12\x1f.slacktide.v1.AbortDrillRequest\x1a .slacktide.v1.AbortDrillResponse\x12O\n\nListDrills\x12\x1f.slacktide.v1.ListDrillsRequest\x1a .slacktide.v1.ListDrillsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slacktide.v1.drill_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRESSUREKIND']._serialized_start=932
-  _globals['_PRESSUREKIND']._serialized_end=1027
-  _globals['_DRILLPHASE']._serialized_start=1030
-  _globals['_DRILLPHASE']._serialized_end=1274
+  _globals['_PRESSUREKIND']._serialized_start=1990
+  _globals['_PRESSUREKIND']._serialized_end=2229
+  _globals['_DRILLPHASE']._serialized_start=2232
+  _globals['_DRILLPHASE']._serialized_end=2476
   _globals['_STARTDRILLREQUEST']._serialized_start=43
   _globals['_STARTDRILLREQUEST']._serialized_end=255
-  _globals['_STARTDRILLRESPONSE']._serialized_start=257
-  _globals['_STARTDRILLRESPONSE']._serialized_end=295
-  _globals['_WATCHDRILLREQUEST']._serialized_start=297
-  _globals['_WATCHDRILLREQUEST']._serialized_end=334
-  _globals['_WATCHDRILLRESPONSE']._serialized_start=337
-  _globals['_WATCHDRILLRESPONSE']._serialized_end=506
-  _globals['_ABORTDRILLREQUEST']._serialized_start=508
-  _globals['_ABORTDRILLREQUEST']._serialized_end=545
-  _globals['_ABORTDRILLRESPONSE']._serialized_start=547
-  _globals['_ABORTDRILLRESPONSE']._serialized_end=584
-  _globals['_DRILLRESULT']._serialized_start=587
-  _globals['_DRILLRESULT']._serialized_end=841
-  _globals['_VICTIM']._serialized_start=843
-  _globals['_VICTIM']._serialized_end=930
-  _globals['_DRILLSERVICE']._serialized_start=1277
-  _globals['_DRILLSERVICE']._serialized_end=1536
+  _globals['_PLANDRILLREQUEST']._serialized_start=257
+  _globals['_PLANDRILLREQUEST']._serialized_end=323
+  _globals['_PLANDRILLRESPONSE']._serialized_start=326
+  _globals['_PLANDRILLRESPONSE']._serialized_end=493
+  _globals['_DRILLTARGET']._serialized_start=495
+  _globals['_DRILLTARGET']._serialized_end=568
+  _globals['_DRILLMOMENT']._serialized_start=570
+  _globals['_DRILLMOMENT']._serialized_end=637
+  _globals['_STARTDRILLRESPONSE']._serialized_start=639
+  _globals['_STARTDRILLRESPONSE']._serialized_end=677
+  _globals['_WATCHDRILLREQUEST']._serialized_start=679
+  _globals['_WATCHDRILLREQUEST']._serialized_end=716
+  _globals['_WATCHDRILLRESPONSE']._serialized_start=719
+  _globals['_WATCHDRILLRESPONSE']._serialized_end=974
+  _globals['_ABORTDRILLREQUEST']._serialized_start=976
+  _globals['_ABORTDRILLREQUEST']._serialized_end=1013
+  _globals['_ABORTDRILLRESPONSE']._serialized_start=1015
+  _globals['_ABORTDRILLRESPONSE']._serialized_end=1052
+  _globals['_DRILLRESULT']._serialized_start=1055
+  _globals['_DRILLRESULT']._serialized_end=1464
+  _globals['_LISTDRILLSREQUEST']._serialized_start=1466
+  _globals['_LISTDRILLSREQUEST']._serialized_end=1485
+  _globals['_LISTDRILLSRESPONSE']._serialized_start=1487
+  _globals['_LISTDRILLSRESPONSE']._serialized_end=1550
+  _globals['_DRILLRECORD']._serialized_start=1553
+  _globals['_DRILLRECORD']._serialized_end=1898
+  _globals['_VICTIM']._serialized_start=1900
+  _globals['_VICTIM']._serialized_end=1987
+  _globals['_DRILLSERVICE']._serialized_start=2479
+  _globals['_DRILLSERVICE']._serialized_end=2897
 # @@protoc_insertion_point(module_scope)

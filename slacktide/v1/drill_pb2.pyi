@@ -30,6 +30,16 @@ class _PressureKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pressure
     """The agent's own LS pressure reading is raised; nothing runs."""
     PRESSURE_KIND_LOAD: _PressureKind.ValueType  # 2
     """A load of LS tier runs on the node for the length of the drill."""
+    PRESSURE_KIND_MEMORY: _PressureKind.ValueType  # 3
+    """The agent's reading of the node's memory is raised to where the memory rung acts; nothing is allocated."""
+    PRESSURE_KIND_BANDWIDTH: _PressureKind.ValueType  # 4
+    """The agent's reading of cache and bandwidth of LS is raised; needs resctrl."""
+    PRESSURE_KIND_AGENT_LOSS: _PressureKind.ValueType  # 5
+    """The control loop falls silent; the watchdog has to lift hard limits."""
+    PRESSURE_KIND_PREDICTOR_LOSS: _PressureKind.ValueType  # 6
+    """The agent cuts its connections to the predictor; samples are spooled."""
+    PRESSURE_KIND_STALE: _PressureKind.ValueType  # 7
+    """The agent stays connected and withholds its samples; they are sent afterwards."""
 
 class PressureKind(_PressureKind, metaclass=_PressureKindEnumTypeWrapper): ...
 
@@ -38,6 +48,16 @@ PRESSURE_KIND_SIGNAL: PressureKind.ValueType  # 1
 """The agent's own LS pressure reading is raised; nothing runs."""
 PRESSURE_KIND_LOAD: PressureKind.ValueType  # 2
 """A load of LS tier runs on the node for the length of the drill."""
+PRESSURE_KIND_MEMORY: PressureKind.ValueType  # 3
+"""The agent's reading of the node's memory is raised to where the memory rung acts; nothing is allocated."""
+PRESSURE_KIND_BANDWIDTH: PressureKind.ValueType  # 4
+"""The agent's reading of cache and bandwidth of LS is raised; needs resctrl."""
+PRESSURE_KIND_AGENT_LOSS: PressureKind.ValueType  # 5
+"""The control loop falls silent; the watchdog has to lift hard limits."""
+PRESSURE_KIND_PREDICTOR_LOSS: PressureKind.ValueType  # 6
+"""The agent cuts its connections to the predictor; samples are spooled."""
+PRESSURE_KIND_STALE: PressureKind.ValueType  # 7
+"""The agent stays connected and withholds its samples; they are sent afterwards."""
 Global___PressureKind: _TypeAlias = PressureKind  # noqa: Y015
 
 class _DrillPhase:
@@ -116,6 +136,128 @@ class StartDrillRequest(_message.Message):
 Global___StartDrillRequest: _TypeAlias = StartDrillRequest  # noqa: Y015
 
 @_typing.final
+class PlanDrillRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def order(self) -> Global___StartDrillRequest: ...
+    def __init__(
+        self,
+        *,
+        order: Global___StartDrillRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanDrillRequest: _TypeAlias = PlanDrillRequest  # noqa: Y015
+
+@_typing.final
+class PlanDrillResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSALS_FIELD_NUMBER: _builtins.int
+    VICTIMS_FIELD_NUMBER: _builtins.int
+    NOW_UNIX_MILLIS_FIELD_NUMBER: _builtins.int
+    EXPECTATIONS_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
+    now_unix_millis: _builtins.int
+    """The node's wall clock, for the skew between it and the caller."""
+    @_builtins.property
+    def refusals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Why it would be refused, in words. Empty: it may start."""
+
+    @_builtins.property
+    def victims(self) -> _containers.RepeatedCompositeFieldContainer[Global___Victim]:
+        """Pods that it would be expected to evict, in order, at most the victim budget."""
+
+    @_builtins.property
+    def expectations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What will happen, in order, in words."""
+
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___DrillTarget]:
+        """The times that its result will be held against."""
+
+    def __init__(
+        self,
+        *,
+        refusals: _abc.Iterable[_builtins.str] | None = ...,
+        victims: _abc.Iterable[Global___Victim] | None = ...,
+        now_unix_millis: _builtins.int = ...,
+        expectations: _abc.Iterable[_builtins.str] | None = ...,
+        targets: _abc.Iterable[Global___DrillTarget] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expectations", b"expectations", "now_unix_millis", b"now_unix_millis", "refusals", b"refusals", "targets", b"targets", "victims", b"victims"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanDrillResponse: _TypeAlias = PlanDrillResponse  # noqa: Y015
+
+@_typing.final
+class DrillTarget(_message.Message):
+    """Passed when the step came within this time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    WITHIN_MILLIS_FIELD_NUMBER: _builtins.int
+    AFTER_LOWERED_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    """A step of the timeline."""
+    within_millis: _builtins.int
+    after_lowered: _builtins.bool
+    """The time counts from the step `lowered`. False: from `raised`."""
+    def __init__(
+        self,
+        *,
+        step: _builtins.str = ...,
+        within_millis: _builtins.int = ...,
+        after_lowered: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_lowered", b"after_lowered", "step", b"step", "within_millis", b"within_millis"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrillTarget: _TypeAlias = DrillTarget  # noqa: Y015
+
+@_typing.final
+class DrillMoment(_message.Message):
+    """One line of the timeline."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    ELAPSED_MILLIS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    """raised, detected, throttled, evicted, lowered, recovered, `rung:NAME` and `open:NAME` for rungs, and more by kind."""
+    elapsed_millis: _builtins.int
+    """Since the pressure was raised, by the agent's monotonic clock."""
+    detail: _builtins.str
+    def __init__(
+        self,
+        *,
+        step: _builtins.str = ...,
+        elapsed_millis: _builtins.int = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "elapsed_millis", b"elapsed_millis", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrillMoment: _TypeAlias = DrillMoment  # noqa: Y015
+
+@_typing.final
 class StartDrillResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -161,13 +303,21 @@ class WatchDrillResponse(_message.Message):
     ELAPSED_MILLIS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
+    MOMENTS_FIELD_NUMBER: _builtins.int
+    LS_PRESSURE_FIELD_NUMBER: _builtins.int
     phase: Global___DrillPhase.ValueType
     elapsed_millis: _builtins.int
     """Since the pressure was raised. Absent before that."""
     message: _builtins.str
+    ls_pressure: _builtins.float
+    """LS pressure now, as it is measured, in run delay per run time or in share of stalled time. Absent: not known."""
     @_builtins.property
     def result(self) -> Global___DrillResult:
         """Set in the last message only."""
+
+    @_builtins.property
+    def moments(self) -> _containers.RepeatedCompositeFieldContainer[Global___DrillMoment]:
+        """What came since the message before."""
 
     def __init__(
         self,
@@ -176,14 +326,21 @@ class WatchDrillResponse(_message.Message):
         elapsed_millis: _builtins.int | None = ...,
         message: _builtins.str = ...,
         result: Global___DrillResult | None = ...,
+        moments: _abc.Iterable[Global___DrillMoment] | None = ...,
+        ls_pressure: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_elapsed_millis", b"_elapsed_millis", "elapsed_millis", b"elapsed_millis", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_elapsed_millis", b"_elapsed_millis", "_ls_pressure", b"_ls_pressure", "elapsed_millis", b"elapsed_millis", "ls_pressure", b"ls_pressure", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_elapsed_millis", b"_elapsed_millis", "elapsed_millis", b"elapsed_millis", "message", b"message", "phase", b"phase", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_elapsed_millis", b"_elapsed_millis", "_ls_pressure", b"_ls_pressure", "elapsed_millis", b"elapsed_millis", "ls_pressure", b"ls_pressure", "message", b"message", "moments", b"moments", "phase", b"phase", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__elapsed_millis: _TypeAlias = _typing.Literal["elapsed_millis"]  # noqa: Y015
     _WhichOneofArgType__elapsed_millis: _TypeAlias = _typing.Literal["_elapsed_millis", b"_elapsed_millis"]  # noqa: Y015
+    _WhichOneofReturnType__ls_pressure: _TypeAlias = _typing.Literal["ls_pressure"]  # noqa: Y015
+    _WhichOneofArgType__ls_pressure: _TypeAlias = _typing.Literal["_ls_pressure", b"_ls_pressure"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__elapsed_millis) -> _WhichOneofReturnType__elapsed_millis | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ls_pressure) -> _WhichOneofReturnType__ls_pressure | None: ...
 
 Global___WatchDrillResponse: _TypeAlias = WatchDrillResponse  # noqa: Y015
 
@@ -235,13 +392,29 @@ class DrillResult(_message.Message):
     EVICTED_MILLIS_FIELD_NUMBER: _builtins.int
     RECOVERED_MILLIS_FIELD_NUMBER: _builtins.int
     VICTIMS_FIELD_NUMBER: _builtins.int
+    TIMELINE_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
+    LS_PRESSURE_MAX_FIELD_NUMBER: _builtins.int
+    MISSES_FIELD_NUMBER: _builtins.int
     detected_millis: _builtins.int
     """Times since the pressure was raised. Absent: did not happen."""
     throttled_millis: _builtins.int
     evicted_millis: _builtins.int
     recovered_millis: _builtins.int
+    ls_pressure_max: _builtins.float
+    """Highest LS pressure that was measured while it ran. Absent: none was."""
     @_builtins.property
     def victims(self) -> _containers.RepeatedCompositeFieldContainer[Global___Victim]: ...
+    @_builtins.property
+    def timeline(self) -> _containers.RepeatedCompositeFieldContainer[Global___DrillMoment]:
+        """All that happened, in order; the first and the newest lines when there were very many."""
+
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___DrillTarget]: ...
+    @_builtins.property
+    def misses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Targets that were missed, in words. With none, and phase RECOVERED, the drill passed."""
+
     def __init__(
         self,
         *,
@@ -250,15 +423,21 @@ class DrillResult(_message.Message):
         evicted_millis: _builtins.int | None = ...,
         recovered_millis: _builtins.int | None = ...,
         victims: _abc.Iterable[Global___Victim] | None = ...,
+        timeline: _abc.Iterable[Global___DrillMoment] | None = ...,
+        targets: _abc.Iterable[Global___DrillTarget] | None = ...,
+        ls_pressure_max: _builtins.float | None = ...,
+        misses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_detected_millis", b"_detected_millis", "_evicted_millis", b"_evicted_millis", "_recovered_millis", b"_recovered_millis", "_throttled_millis", b"_throttled_millis", "detected_millis", b"detected_millis", "evicted_millis", b"evicted_millis", "recovered_millis", b"recovered_millis", "throttled_millis", b"throttled_millis"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_detected_millis", b"_detected_millis", "_evicted_millis", b"_evicted_millis", "_ls_pressure_max", b"_ls_pressure_max", "_recovered_millis", b"_recovered_millis", "_throttled_millis", b"_throttled_millis", "detected_millis", b"detected_millis", "evicted_millis", b"evicted_millis", "ls_pressure_max", b"ls_pressure_max", "recovered_millis", b"recovered_millis", "throttled_millis", b"throttled_millis"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_detected_millis", b"_detected_millis", "_evicted_millis", b"_evicted_millis", "_recovered_millis", b"_recovered_millis", "_throttled_millis", b"_throttled_millis", "detected_millis", b"detected_millis", "evicted_millis", b"evicted_millis", "recovered_millis", b"recovered_millis", "throttled_millis", b"throttled_millis", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_detected_millis", b"_detected_millis", "_evicted_millis", b"_evicted_millis", "_ls_pressure_max", b"_ls_pressure_max", "_recovered_millis", b"_recovered_millis", "_throttled_millis", b"_throttled_millis", "detected_millis", b"detected_millis", "evicted_millis", b"evicted_millis", "ls_pressure_max", b"ls_pressure_max", "misses", b"misses", "recovered_millis", b"recovered_millis", "targets", b"targets", "throttled_millis", b"throttled_millis", "timeline", b"timeline", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__detected_millis: _TypeAlias = _typing.Literal["detected_millis"]  # noqa: Y015
     _WhichOneofArgType__detected_millis: _TypeAlias = _typing.Literal["_detected_millis", b"_detected_millis"]  # noqa: Y015
     _WhichOneofReturnType__evicted_millis: _TypeAlias = _typing.Literal["evicted_millis"]  # noqa: Y015
     _WhichOneofArgType__evicted_millis: _TypeAlias = _typing.Literal["_evicted_millis", b"_evicted_millis"]  # noqa: Y015
+    _WhichOneofReturnType__ls_pressure_max: _TypeAlias = _typing.Literal["ls_pressure_max"]  # noqa: Y015
+    _WhichOneofArgType__ls_pressure_max: _TypeAlias = _typing.Literal["_ls_pressure_max", b"_ls_pressure_max"]  # noqa: Y015
     _WhichOneofReturnType__recovered_millis: _TypeAlias = _typing.Literal["recovered_millis"]  # noqa: Y015
     _WhichOneofArgType__recovered_millis: _TypeAlias = _typing.Literal["_recovered_millis", b"_recovered_millis"]  # noqa: Y015
     _WhichOneofReturnType__throttled_millis: _TypeAlias = _typing.Literal["throttled_millis"]  # noqa: Y015
@@ -268,11 +447,108 @@ class DrillResult(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__evicted_millis) -> _WhichOneofReturnType__evicted_millis | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ls_pressure_max) -> _WhichOneofReturnType__ls_pressure_max | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__recovered_millis) -> _WhichOneofReturnType__recovered_millis | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__throttled_millis) -> _WhichOneofReturnType__throttled_millis | None: ...
 
 Global___DrillResult: _TypeAlias = DrillResult  # noqa: Y015
+
+@_typing.final
+class ListDrillsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDrillsRequest: _TypeAlias = ListDrillsRequest  # noqa: Y015
+
+@_typing.final
+class ListDrillsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRILLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def drills(self) -> _containers.RepeatedCompositeFieldContainer[Global___DrillRecord]: ...
+    def __init__(
+        self,
+        *,
+        drills: _abc.Iterable[Global___DrillRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drills", b"drills"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDrillsResponse: _TypeAlias = ListDrillsResponse  # noqa: Y015
+
+@_typing.final
+class DrillRecord(_message.Message):
+    """A drill as this node remembers it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRILL_ID_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    PRESSURE_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    VICTIM_BUDGET_FIELD_NUMBER: _builtins.int
+    STARTED_UNIX_MILLIS_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    DURATION_MILLIS_FIELD_NUMBER: _builtins.int
+    INTENSITY_PERCENT_FIELD_NUMBER: _builtins.int
+    drill_id: _builtins.str
+    node: _builtins.str
+    pressure: Global___PressureKind.ValueType
+    phase: Global___DrillPhase.ValueType
+    message: _builtins.str
+    caller: _builtins.str
+    reason: _builtins.str
+    dry_run: _builtins.bool
+    victim_budget: _builtins.int
+    started_unix_millis: _builtins.int
+    duration_millis: _builtins.int
+    intensity_percent: _builtins.int
+    @_builtins.property
+    def result(self) -> Global___DrillResult:
+        """What is known of it so far."""
+
+    def __init__(
+        self,
+        *,
+        drill_id: _builtins.str = ...,
+        node: _builtins.str = ...,
+        pressure: Global___PressureKind.ValueType = ...,
+        phase: Global___DrillPhase.ValueType = ...,
+        message: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+        victim_budget: _builtins.int = ...,
+        started_unix_millis: _builtins.int = ...,
+        result: Global___DrillResult | None = ...,
+        duration_millis: _builtins.int = ...,
+        intensity_percent: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "drill_id", b"drill_id", "dry_run", b"dry_run", "duration_millis", b"duration_millis", "intensity_percent", b"intensity_percent", "message", b"message", "node", b"node", "phase", b"phase", "pressure", b"pressure", "reason", b"reason", "result", b"result", "started_unix_millis", b"started_unix_millis", "victim_budget", b"victim_budget"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrillRecord: _TypeAlias = DrillRecord  # noqa: Y015
 
 @_typing.final
 class Victim(_message.Message):

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class DrillServiceStub:
-    """A drill rehearses a flood on one node: it raises LS pressure and reports how long detection, throttle, eviction
-    and recovery took. Served by the agent of that node.
+    """A drill rehearses trouble on one node: it raises LS pressure, or takes away what the agent counts on, and reports
+    how long detection, throttle, eviction and recovery took. Served by the agent of that node.
     """
 
     def __init__(self, channel):
@@ -36,6 +36,11 @@ class DrillServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.PlanDrill = channel.unary_unary(
+                '/slacktide.v1.DrillService/PlanDrill',
+                request_serializer=slacktide_dot_v1_dot_drill__pb2.PlanDrillRequest.SerializeToString,
+                response_deserializer=slacktide_dot_v1_dot_drill__pb2.PlanDrillResponse.FromString,
+                _registered_method=True)
         self.StartDrill = channel.unary_unary(
                 '/slacktide.v1.DrillService/StartDrill',
                 request_serializer=slacktide_dot_v1_dot_drill__pb2.StartDrillRequest.SerializeToString,
@@ -51,12 +56,24 @@ class DrillServiceStub:
                 request_serializer=slacktide_dot_v1_dot_drill__pb2.AbortDrillRequest.SerializeToString,
                 response_deserializer=slacktide_dot_v1_dot_drill__pb2.AbortDrillResponse.FromString,
                 _registered_method=True)
+        self.ListDrills = channel.unary_unary(
+                '/slacktide.v1.DrillService/ListDrills',
+                request_serializer=slacktide_dot_v1_dot_drill__pb2.ListDrillsRequest.SerializeToString,
+                response_deserializer=slacktide_dot_v1_dot_drill__pb2.ListDrillsResponse.FromString,
+                _registered_method=True)
 
 
 class DrillServiceServicer:
-    """A drill rehearses a flood on one node: it raises LS pressure and reports how long detection, throttle, eviction
-    and recovery took. Served by the agent of that node.
+    """A drill rehearses trouble on one node: it raises LS pressure, or takes away what the agent counts on, and reports
+    how long detection, throttle, eviction and recovery took. Served by the agent of that node.
     """
+
+    def PlanDrill(self, request, context):
+        """What a drill would meet now; starts nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def StartDrill(self, request, context):
         """Begins a drill; one at a time a node, FAILED_PRECONDITION while another runs.
@@ -79,9 +96,21 @@ class DrillServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDrills(self, request, context):
+        """The last drills of this node, newest first; kept over a restart of the agent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DrillServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'PlanDrill': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanDrill,
+                    request_deserializer=slacktide_dot_v1_dot_drill__pb2.PlanDrillRequest.FromString,
+                    response_serializer=slacktide_dot_v1_dot_drill__pb2.PlanDrillResponse.SerializeToString,
+            ),
             'StartDrill': grpc.unary_unary_rpc_method_handler(
                     servicer.StartDrill,
                     request_deserializer=slacktide_dot_v1_dot_drill__pb2.StartDrillRequest.FromString,
@@ -97,6 +126,11 @@ def add_DrillServiceServicer_to_server(servicer, server):
                     request_deserializer=slacktide_dot_v1_dot_drill__pb2.AbortDrillRequest.FromString,
                     response_serializer=slacktide_dot_v1_dot_drill__pb2.AbortDrillResponse.SerializeToString,
             ),
+            'ListDrills': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDrills,
+                    request_deserializer=slacktide_dot_v1_dot_drill__pb2.ListDrillsRequest.FromString,
+                    response_serializer=slacktide_dot_v1_dot_drill__pb2.ListDrillsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'slacktide.v1.DrillService', rpc_method_handlers)
@@ -106,9 +140,36 @@ def add_DrillServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DrillService:
-    """A drill rehearses a flood on one node: it raises LS pressure and reports how long detection, throttle, eviction
-    and recovery took. Served by the agent of that node.
+    """A drill rehearses trouble on one node: it raises LS pressure, or takes away what the agent counts on, and reports
+    how long detection, throttle, eviction and recovery took. Served by the agent of that node.
     """
+
+    @staticmethod
+    def PlanDrill(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slacktide.v1.DrillService/PlanDrill',
+            slacktide_dot_v1_dot_drill__pb2.PlanDrillRequest.SerializeToString,
+            slacktide_dot_v1_dot_drill__pb2.PlanDrillResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def StartDrill(request,
@@ -181,6 +242,33 @@ class DrillService:
             '/slacktide.v1.DrillService/AbortDrill',
             slacktide_dot_v1_dot_drill__pb2.AbortDrillRequest.SerializeToString,
             slacktide_dot_v1_dot_drill__pb2.AbortDrillResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDrills(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slacktide.v1.DrillService/ListDrills',
+            slacktide_dot_v1_dot_drill__pb2.ListDrillsRequest.SerializeToString,
+            slacktide_dot_v1_dot_drill__pb2.ListDrillsResponse.FromString,
             options,
             channel_credentials,
             insecure,

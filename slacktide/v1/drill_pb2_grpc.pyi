@@ -27,39 +27,55 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DrillServiceStub:
-    """A drill rehearses a flood on one node: it raises LS pressure and reports how long detection, throttle, eviction
-    and recovery took. Served by the agent of that node.
+    """A drill rehearses trouble on one node: it raises LS pressure, or takes away what the agent counts on, and reports
+    how long detection, throttle, eviction and recovery took. Served by the agent of that node.
     """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DrillServiceAsyncStub: ...
+    PlanDrill: _grpc.UnaryUnaryMultiCallable[_drill_pb2.PlanDrillRequest, _drill_pb2.PlanDrillResponse]
+    """What a drill would meet now; starts nothing."""
     StartDrill: _grpc.UnaryUnaryMultiCallable[_drill_pb2.StartDrillRequest, _drill_pb2.StartDrillResponse]
     """Begins a drill; one at a time a node, FAILED_PRECONDITION while another runs."""
     WatchDrill: _grpc.UnaryStreamMultiCallable[_drill_pb2.WatchDrillRequest, _drill_pb2.WatchDrillResponse]
     """Progress until the drill ends; the last message carries the result."""
     AbortDrill: _grpc.UnaryUnaryMultiCallable[_drill_pb2.AbortDrillRequest, _drill_pb2.AbortDrillResponse]
     """Ends the drill at once and restores what it changed. Idempotent."""
+    ListDrills: _grpc.UnaryUnaryMultiCallable[_drill_pb2.ListDrillsRequest, _drill_pb2.ListDrillsResponse]
+    """The last drills of this node, newest first; kept over a restart of the agent."""
 
 @_typing.type_check_only
 class DrillServiceAsyncStub(DrillServiceStub):
-    """A drill rehearses a flood on one node: it raises LS pressure and reports how long detection, throttle, eviction
-    and recovery took. Served by the agent of that node.
+    """A drill rehearses trouble on one node: it raises LS pressure, or takes away what the agent counts on, and reports
+    how long detection, throttle, eviction and recovery took. Served by the agent of that node.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    PlanDrill: _aio.UnaryUnaryMultiCallable[_drill_pb2.PlanDrillRequest, _drill_pb2.PlanDrillResponse]  # type: ignore[assignment]
+    """What a drill would meet now; starts nothing."""
     StartDrill: _aio.UnaryUnaryMultiCallable[_drill_pb2.StartDrillRequest, _drill_pb2.StartDrillResponse]  # type: ignore[assignment]
     """Begins a drill; one at a time a node, FAILED_PRECONDITION while another runs."""
     WatchDrill: _aio.UnaryStreamMultiCallable[_drill_pb2.WatchDrillRequest, _drill_pb2.WatchDrillResponse]  # type: ignore[assignment]
     """Progress until the drill ends; the last message carries the result."""
     AbortDrill: _aio.UnaryUnaryMultiCallable[_drill_pb2.AbortDrillRequest, _drill_pb2.AbortDrillResponse]  # type: ignore[assignment]
     """Ends the drill at once and restores what it changed. Idempotent."""
+    ListDrills: _aio.UnaryUnaryMultiCallable[_drill_pb2.ListDrillsRequest, _drill_pb2.ListDrillsResponse]  # type: ignore[assignment]
+    """The last drills of this node, newest first; kept over a restart of the agent."""
 
 class DrillServiceServicer(metaclass=_abc_1.ABCMeta):
-    """A drill rehearses a flood on one node: it raises LS pressure and reports how long detection, throttle, eviction
-    and recovery took. Served by the agent of that node.
+    """A drill rehearses trouble on one node: it raises LS pressure, or takes away what the agent counts on, and reports
+    how long detection, throttle, eviction and recovery took. Served by the agent of that node.
     """
+
+    @_abc_1.abstractmethod
+    def PlanDrill(
+        self,
+        request: _drill_pb2.PlanDrillRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_drill_pb2.PlanDrillResponse, _abc.Awaitable[_drill_pb2.PlanDrillResponse]]:
+        """What a drill would meet now; starts nothing."""
 
     @_abc_1.abstractmethod
     def StartDrill(
@@ -84,5 +100,13 @@ class DrillServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_drill_pb2.AbortDrillResponse, _abc.Awaitable[_drill_pb2.AbortDrillResponse]]:
         """Ends the drill at once and restores what it changed. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def ListDrills(
+        self,
+        request: _drill_pb2.ListDrillsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_drill_pb2.ListDrillsResponse, _abc.Awaitable[_drill_pb2.ListDrillsResponse]]:
+        """The last drills of this node, newest first; kept over a restart of the agent."""
 
 def add_DrillServiceServicer_to_server(servicer: DrillServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
