@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from agent.counters import CpuCounters, CpuKnobs, MemoryReading, NodeCounters, PodReading
 from agent.eviction import DrillOrder, EvictorView
@@ -259,12 +258,8 @@ def build(
     period_seconds: float,
     capacity: Usage,
     pressure: Pressure | None = None,
-    cpi: Mapping[str, float] = MappingProxyType({}),
 ) -> NodeSnapshot:
-    """The snapshot between two sweeps. `pods` maps UID to what the API says; without `before` all rates are None.
-
-    `cpi` is cycles per instruction by cgroup, of those that were counted lately.
-    """
+    """The snapshot between two sweeps. `pods` maps UID to what the API says; without `before` all rates are None."""
     seen: list[PodSnapshot] = []
     unmatched = 0
     listed = {(found.group, found.inode) for found in before.groups} if before else set()
@@ -274,7 +269,7 @@ def build(
         if identity is None:
             unmatched += 1
         elif reading is not None:
-            seen.append(_pod(before, after, found, reading, identity, listed, period_seconds, cpi.get(found.group)))
+            seen.append(_pod(before, after, found, reading, identity, listed, period_seconds))
     node, busy, steal = _node(before.node if before else None, after.node, period_seconds)
     ls, be = _total(pod for pod in seen if pod.tier is Tier.LS), _total(pod for pod in seen if pod.tier is Tier.BE)
     stalled = _node_stalls(before, after, period_seconds)
@@ -307,7 +302,6 @@ def _pod(
     identity: PodIdentity,
     listed: Set[Key],
     period_seconds: float,
-    cpi: float | None,
 ) -> PodSnapshot:
     key = (found.group, found.inode)
     old = _baseline(before, key, reading.cpu, listed)
@@ -331,7 +325,6 @@ def _pod(
         psi_cpu=stalled.cpu,
         psi_memory=stalled.memory,
         psi_io=stalled.io,
-        cpi=cpi,
         frozen=reading.frozen,
         cpuset=reading.cpuset,
     )

@@ -1,10 +1,10 @@
-"""Stops, wakes and kills all processes of one cgroup, and of those below it.
+"""Kills all processes of one cgroup, and of those below it.
 
-v2 has cgroup.freeze and cgroup.kill (5.14), each for the whole subtree. v1: FROZEN, SIGKILL to each process by pidfd,
+v2 has cgroup.kill (5.14), for the whole subtree. v1: FROZEN, SIGKILL to each process by pidfd,
 THAWED, until none is left; a frozen task of v1 dies only when it is thawed. A pidfd is opened before the process is
 looked for in the cgroup once more, so a pid that was used again is never hit. Source: reference/kernel.md 2.1.
 
-All functions act on the very group with the place's inode, and raise Gone when it is another or none.
+It acts on the very group with the place's inode, and raises Gone when it is another or none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FREEZE_SECONDS: Final = 0.5
 
 
 def place_to_kill(hierarchy: Hierarchy, group: str) -> Place:
-    """Where the group of a pod or container is frozen and killed.
+    """Where the group of a pod or container is killed.
 
     Raises ValueError for a path that leaves the mount, Gone when there is no such group or no freezer.
     """
@@ -43,24 +43,6 @@ def place_to_kill(hierarchy: Hierarchy, group: str) -> Place:
     if mount is None:
         raise Gone(group, None, "no freezer controller is mounted")
     return find_place(mount, group)
-
-
-def freeze(place: Place) -> None:
-    """Ask the kernel to stop all tasks; they stop a moment later (`frozen` tells). Raises a KernelError."""
-    with opened(place) as descriptor:
-        _freeze(descriptor, on=True)
-
-
-def thaw(place: Place) -> None:
-    """Let them go on. Raises a KernelError."""
-    with opened(place) as descriptor:
-        _freeze(descriptor, on=False)
-
-
-def frozen(place: Place) -> bool:
-    """Whether all tasks have stopped. Raises a KernelError."""
-    with opened(place) as descriptor:
-        return _is_frozen(descriptor)
 
 
 def kill_all(

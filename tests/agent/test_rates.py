@@ -105,11 +105,11 @@ def test_all_parts_of_a_pod():
         frozen=False,
     )
     old = PodReading(cpu=CpuCounters(at=1.0, usage_ns=0), memory=memory(1.0, 5), io=io(1.0), psi=psi(1.0, 0))
-    _, pod = built(sweep(1.0, old), sweep(2.0, reading, containers=CONTAINERS), cpi={"k/u": 1.5})
+    _, pod = built(sweep(1.0, old), sweep(2.0, reading, containers=CONTAINERS))
     assert (pod.usage.cpu_millis, pod.usage.memory_bytes, pod.memory.high_events) == (1000, 5, 7)
     assert (pod.memory_high_rate, pod.io_rate, pod.pids) == (2.0, 42.0, 4)
     assert (pod.psi_cpu, pod.psi_memory, pod.psi_io) == (0.25, 0.25, 0.25)
-    assert (pod.cpuset, pod.frozen, pod.cpi) == ("0-1", False, 1.5)
+    assert (pod.cpuset, pod.frozen) == ("0-1", False)
     assert [(one.group, one.name) for one in pod.containers] == [("k/u/c1", "main"), ("k/u/c9", "")]
 
 

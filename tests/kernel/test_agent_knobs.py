@@ -14,7 +14,7 @@ import pytest
 
 from agent.act.executor import Executor
 from agent.act.journal import Journal
-from agent.act.kill import freeze, frozen, kill_all, place_to_kill, thaw
+from agent.act.kill import kill_all, place_to_kill
 from agent.act.relax import relax
 from agent.act.restore import restore
 from agent.capabilities import Knob
@@ -310,13 +310,8 @@ def test_a_memory_limit_below_usage_is_told_and_not_forced_on_v1(pods):
     assert pods.executor.restore().problems == ()
 
 
-def test_freeze_and_thaw(pods):
-    place = place_to_kill(HIERARCHY, pods.be)
-    pods.spawn(pods.leaf)
-    freeze(place)
-    wait_for(lambda: frozen(place), "the freeze")
-    thaw(place)
-    wait_for(lambda: not frozen(place), "the thaw")
+def frozen(pods):
+    return pods.held(pods.be, Knob.FREEZE) == 1
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "frozen"])
@@ -326,12 +321,12 @@ def test_kill_all_ends_a_pod_that_forks_whatever_it_does(pods, stopped):
     other = pods.spawn(f"{pods.ls}/{CID}")
     place = place_to_kill(HIERARCHY, pods.be)
     if stopped:
-        freeze(place)
-        wait_for(lambda: frozen(place), "the freeze")
+        pods.apply((pods.be, Knob.FREEZE, 1))
+        wait_for(lambda: frozen(pods), "the freeze")
     assert kill_all(place, DEADLINE) >= 2
     assert (forker.wait(DEADLINE), sleeper.wait(DEADLINE)) == (-9, -9)
     assert other.poll() is None
-    assert not frozen(place)
+    assert not frozen(pods)
     assert kill_all(place, DEADLINE) == 0
 
 
@@ -345,9 +340,8 @@ def test_a_group_made_again_is_not_killed(pods):
     (path.parent / "between").rmdir()
     inherit(path.parent, path)
     process = pods.spawn(pods.leaf2)
-    for act in (lambda: kill_all(place, DEADLINE), lambda: freeze(place), lambda: thaw(place)):
-        with pytest.raises(Gone):
-            act()
+    with pytest.raises(Gone):
+        kill_all(place, DEADLINE)
     assert process.poll() is None
     with pytest.raises(Gone):
         place_to_kill(HIERARCHY, f"{pods.be}/{'e' * 64}")
