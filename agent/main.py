@@ -22,6 +22,7 @@ from agent.act.guard import Guard
 from agent.act.journal import Journal
 from agent.act.owner import Ownership
 from agent.beat import Beat
+from agent.certificates import follow_certificates
 from agent.host.affinity import Affinity
 from agent.host.cgroup import CgroupLister
 from agent.host.fds import FdBudget, raise_limit
@@ -145,6 +146,7 @@ class Agent:
         )
         self._live = Live()
         self._metrics = AgentMetrics(daemon.registry, self.capabilities)
+        follow_certificates(settings, daemon.registry)
         self._turns = 0
         self._loop = self._make_loop(hierarchy, lister, proc)
 

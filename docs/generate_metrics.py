@@ -32,6 +32,7 @@ from slacktide.forecast import Amount  # noqa: E402 - see above
 from slacktide.observe import Daemon, StopSignals, build_info  # noqa: E402 - see above
 from slacktide.observe.logs import _counter, _dropped  # noqa: E402 - see above
 from slacktide.settings import DaemonSettings, load  # noqa: E402 - see above
+from slacktide.transport.watched import ExpiryMetrics  # noqa: E402 - see above
 from standalone.api.metrics import Metrics as ApiMetrics  # noqa: E402 - see above
 from standalone.runner.metrics import Metrics as RunnerMetrics  # noqa: E402 - see above
 
@@ -105,6 +106,7 @@ class Section:
 SECTIONS: Final = (
     Section("Every daemon", _every_daemon),
     Section("Client of the API", _made(ClusterMetrics), "Agent, predictor, scheduler, extender and node runner."),
+    Section("Certificates", _made(ExpiryMetrics), "Agent, predictor and extender, where they have any."),
     Section("Agent", _made(_agent)),
     Section("Predictor", _made(PredictorMetrics)),
     Section(

@@ -38,6 +38,7 @@ from slacktide.names import SYSTEM_NAMESPACE
 from slacktide.objects import Node, Pod
 from slacktide.observe import Daemon, run_daemon
 from slacktide.transport import CertificateFiles, Tokens, may, review_token, tls_files
+from slacktide.transport.watched import ExpiryMetrics
 
 ABOUT: Final = "Receives usage from the agents, forecasts the peak of each node and publishes what may be sold."
 
@@ -168,6 +169,8 @@ def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
     client = connect(settings.cluster, user_agent="slacktide-predictor", metrics=cluster_metrics)
     tls = tls_files(settings.tls)
     gate = _gate(daemon, client, tls, metrics) if tls is not None else None
+    if tls is not None:
+        ExpiryMetrics(daemon.registry).follow(tls)
     server = RpcServer(
         settings.listen, ingest, board, daemon.health.not_ready, tls=tls, gate=gate, insecure=settings.insecure
     )

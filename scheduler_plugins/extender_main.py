@@ -11,6 +11,8 @@ from scheduler_plugins.extender.settings import ExtenderSettings
 from scheduler_plugins.plugins import default_registry
 from slacktide.cluster import connect
 from slacktide.observe import Daemon, get_logger, run_daemon
+from slacktide.transport import tls_files
+from slacktide.transport.watched import ExpiryMetrics
 
 _ABOUT: Final = "Answers a stock scheduler's questions about best-effort pods, by the forecast of each node."
 _SWITCH_SECONDS: Final = 0.0005
@@ -30,6 +32,9 @@ def _body(daemon: Daemon[ExtenderSettings]) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     client = connect(daemon.settings.cluster, user_agent="slacktide-extender")
     host = ExtenderHost(daemon.settings, client, default_registry(), daemon.registry, daemon.health, daemon.stop.event)
+    files = tls_files(daemon.settings.tls)
+    if files is not None:
+        ExpiryMetrics(daemon.registry).follow(files)
     host.start()
     _log.info("listening", address=host.address)
     try:

@@ -1,6 +1,8 @@
 """How our programs reach each other safely: TLS that follows its files, and who a caller is.
 
 `files`    certificates and tokens in files that are replaced while we run
+`expiry`   until when certificates are good
+`watched`  the same as a metric, which those without metrics do not import
 `server`   a gRPC server's credentials, and where plaintext may be served
 `client`   channels to a server of ours, with the token of the moment
 `reviews`  the API server's word on a token and on a right

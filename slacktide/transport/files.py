@@ -7,6 +7,7 @@ changed meanwhile; until then what was read before stays in force.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 import threading
@@ -16,6 +17,7 @@ from typing import Final
 
 from slacktide.errors import SettingsError, SlacktideError
 from slacktide.observe import get_logger
+from slacktide.transport.expiry import bundle_expiry, chain_expiry
 
 _LOG: Final = get_logger("transport")
 _READS: Final = 3
@@ -62,9 +64,11 @@ class CertificateFiles:
         self.certificate_file = certificate_file
         self.key_file = key_file
         self.ca_file = ca_file
-        self._setting = setting
+        self.setting = setting
         self._lock = threading.Lock()
         self._seen: Stamp | None = None
+        self._dated: Stamp | None = None
+        self._expiries: dict[str, float] = {}
 
     def load(self) -> Pems:
         """What the files hold now. Raises SettingsError that names the files and what is wrong."""
@@ -87,19 +91,33 @@ class CertificateFiles:
                 _LOG.warning("certificates not read again: the old ones stay in force", reason=str(error))
                 return None
 
+    def expiries(self) -> dict[str, float]:
+        """When `certificate` and `ca` end (seconds since the epoch): those that the next connection would begin with.
+
+        What is not named is absent, and while the files cannot be used what they held before counts.
+        """
+        with self._lock:
+            found = stamp(self._paths())
+            if found != self._dated:
+                self._dated = found
+                with contextlib.suppress(OSError, ValueError):
+                    self._expiries = _expiries(self._read()[0])
+            return dict(self._expiries)
+
     def _paths(self) -> tuple[str, str, str]:
         return (self.certificate_file, self.key_file, self.ca_file)
 
     def _load(self) -> Pems:
         try:
-            return self._read()
+            pems, self._seen = self._read()
         except (OSError, ValueError) as error:
             files = ", ".join(name for name in self._paths() if name)
             detail = _detail(error)
-            problem = f"{self._setting}: certificate, key or CA ({files}) cannot be used: {detail}"
+            problem = f"{self.setting}: certificate, key or CA ({files}) cannot be used: {detail}"
             raise SettingsError([problem]) from None
+        return pems
 
-    def _read(self) -> Pems:
+    def _read(self) -> tuple[Pems, Stamp]:
         for _ in range(_READS):
             before = stamp(self._paths())
             pems = Pems(*(_content(path) for path in self._paths()))
@@ -112,8 +130,7 @@ class CertificateFiles:
                 continue
             if problem is not None:
                 raise problem
-            self._seen = before
-            return pems
+            return pems, before
         raise ValueError("they change faster than they can be read")
 
     def _check(self, pems: Pems) -> None:
@@ -122,6 +139,11 @@ class CertificateFiles:
             context.load_cert_chain(self.certificate_file, self.key_file, password=_no_password)
         if self.ca_file:
             context.load_verify_locations(cadata=pems.ca.decode("ascii"))
+
+
+def _expiries(pems: Pems) -> dict[str, float]:
+    found = {"certificate": chain_expiry(pems.certificate), "ca": bundle_expiry(pems.ca)}
+    return {part: at for part, at in found.items() if at is not None}
 
 
 def _no_password() -> str:
