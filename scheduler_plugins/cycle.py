@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scheduler_plugins.framework.diagnosis import Diagnosis, FitError
-from scheduler_plugins.framework.kept import Fit, Found, Kept, best_positions
+from scheduler_plugins.framework.kept import ALONE, ANEW, REUSED, Fit, Found, Kept, best_positions
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.runtime import Framework, ScoreTable
 from scheduler_plugins.framework.snapshot import Indices, Snapshot
@@ -69,12 +69,17 @@ def place(
     if not len(snapshot):
         raise NoNodesError
     signature = None if kept is None else framework.signature(pod, snapshot)
-    if kept is None or signature is None:
+    if kept is None:
+        return _anew(framework, state, pod, snapshot, choose, None)
+    if signature is None:
+        kept.judged(ALONE)
         return _anew(framework, state, pod, snapshot, choose, None)
     found = kept.get(signature)
     again = None if found is None else _again(framework, state, pod, snapshot, choose, found)
     if again is not None:
+        kept.judged(REUSED)
         return again
+    kept.judged(ANEW)
     kept.drop(signature)
     state.clear()
     return _anew(framework, state, pod, snapshot, choose, lambda found: kept.keep(signature, found))
@@ -109,7 +114,7 @@ def _anew(
         _must_answer(status)
         best = np.flatnonzero(table.totals == table.totals.max())
         node = snapshot.names[table.rows[best[choose(len(best))]]]
-    if keep is not None and not diagnosis.absent_count and framework.serves_others(state):
+    if keep is not None and not diagnosis.absent_count:
         keep(Found(state, snapshot, Fit(diagnosis, len(snapshot)), table))
     return Placement(node, len(filtered.rows), len(rows), diagnosis, table, _counted(diagnosis))
 
@@ -134,7 +139,10 @@ def _again(
     totals = rated.totals if len(fit.rows) == len(snapshot) else rated.totals[fit.rows]
     best = np.flatnonzero(totals == totals.max())
     chosen = best[choose(len(best))]
-    table = rated.table(fit.rows[best_positions(totals, best, chosen)])
+    status, unrated = framework.unrated(state, pod, snapshot, fit.rows)
+    if not status.ok:
+        return None
+    table = rated.table(fit.rows[best_positions(totals, best, chosen)], unrated)
     node = snapshot.names[fit.rows[chosen]]
     return Placement(node, len(snapshot), len(fit.rows), diagnosis, table, fit.refused, reused=True)
 

@@ -7,6 +7,7 @@ keeps no thread meanwhile.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,7 +114,7 @@ class Scheduler:
         snapshot = self._snapshots.get(framework.profile)
         if snapshot is None:
             snapshot = self._snapshots[framework.profile] = framework.new_snapshot()
-            self._kept[framework.profile] = Kept()
+            self._kept[framework.profile] = Kept(functools.partial(self._metrics.judged, framework.profile))
         self._cache.refresh(snapshot)
         return snapshot
 

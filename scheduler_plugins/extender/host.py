@@ -94,64 +94,68 @@ class ExtenderHost:
         health: Health,
         stop: threading.Event,
     ) -> None:
+        self._client = client
+        self._hung_seconds = settings.hung_seconds
+        self._watched = ClusterMetrics(registry)
+        self._objects = InformerStore(client, _nobody_waits, self._watched)
+        metrics = ExtenderMetrics(registry)
         binder = ApiBinder(client, stop.wait)
-        watched = ClusterMetrics(registry)
-        self._objects = InformerStore(client, _nobody_waits, watched)
-        handle = api.Handle(
+        self._framework = build_framework(settings, plugins, self._handle(settings, binder), metrics)
+        tls = _tls(settings)
+        cache, reader = Cache(), PodReader(settings.resources)
+        metrics.watch(cache)
+        self._pods, self._nodes = self._informers(CacheFeed(cache, reader))
+        kinds = self._framework.kinds
+        self._objects.use(kinds, {PODS: self._pods, NODES: self._nodes})
+        service = self._service(settings, cache, reader, metrics, binder)
+        self._server = ExtenderServer(settings.listen, service, _limits(settings), metrics, tls)
+        binding = BINDING_PERMISSIONS if settings.bind else ()
+        self._rights = Rights(client, (*EXTENDER_PERMISSIONS, *binding, *of_kinds(kinds)))
+        health.add_ready("informers", self._not_synced)
+        health.add_ready("permissions", self._rights.problem)
+        health.add_live("server", self._server.alive)
+        health.add_live("plugins", self._hung)
+
+    def _handle(self, settings: ExtenderSettings, binder: ApiBinder) -> api.Handle:
+        return api.Handle(
             wall_seconds=time.time,
             bind=binder.bind,
             cpu_resource=settings.resources.cpu,
             memory_resource=settings.resources.memory,
             objects=self._objects,
         )
-        metrics = ExtenderMetrics(registry)
-        framework = self._framework = build_framework(settings, plugins, handle, metrics)
-        tls = _tls(settings)
-        cache, reader = Cache(), PodReader(settings.resources)
-        metrics.watch(cache)
-        feed = CacheFeed(cache, reader)
-        self._pods = Informer(
-            client,
+
+    def _informers(self, feed: CacheFeed) -> tuple[Informer[Any], Informer[Any]]:
+        pods = Informer(
+            self._client,
             PODS,
             field_selector=_LIVING,
             on_add=feed.pod_added,
             on_update=feed.pod_updated,
             on_delete=feed.pod_deleted,
             name="pods",
-            metrics=watched,
+            metrics=self._watched,
         )
-        self._nodes = Informer(
-            client,
+        nodes = Informer(
+            self._client,
             NODES,
             on_add=feed.node_added,
             on_update=feed.node_updated,
             on_delete=feed.node_deleted,
             name="nodes",
-            metrics=watched,
+            metrics=self._watched,
         )
-        self._objects.use(framework.kinds, {PODS: self._pods, NODES: self._nodes})
+        return pods, nodes
+
+    def _service(
+        self, settings: ExtenderSettings, cache: Cache, reader: PodReader, metrics: ExtenderMetrics, binder: ApiBinder
+    ) -> ExtenderService:
         tiers = frozenset(Tier(name) for name in settings.tiers)
-        binding = PodBinding(framework, cache, reader, tiers, self._pods, client, binder.bind)
-        self._service = ExtenderService(
-            framework,
-            cache,
-            reader,
-            Terms(tiers, settings.highest_score, settings.wait_seconds),
-            metrics,
-            self._not_synced,
-            binding if settings.bind else None,
+        terms = Terms(tiers, settings.highest_score, settings.wait_seconds)
+        binding = PodBinding(self._framework, cache, reader, tiers, self._pods, self._client, binder.bind)
+        return ExtenderService(
+            self._framework, cache, reader, terms, metrics, self._not_synced, binding if settings.bind else None
         )
-        limits = Limits(
-            settings.max_connections, settings.max_body_bytes, settings.request_seconds, settings.idle_seconds
-        )
-        self._hung_seconds = settings.hung_seconds
-        self._server = ExtenderServer(settings.listen, self._service, limits, metrics, tls)
-        wanted = (*EXTENDER_PERMISSIONS, *(BINDING_PERMISSIONS if settings.bind else ()), *of_kinds(framework.kinds))
-        self._rights = Rights(client, wanted)
-        health.add_ready("informers", self._not_synced)
-        health.add_ready("permissions", self._rights.problem)
-        health.add_live("server", self._server.alive)
-        health.add_live("plugins", self._hung)
 
     @property
     def address(self) -> str:
@@ -190,6 +194,10 @@ class ExtenderHost:
 
 def _nobody_waits(*_: object) -> None:
     """An extender has no queue that an event could wake: the scheduler asks again by itself."""
+
+
+def _limits(settings: ExtenderSettings) -> Limits:
+    return Limits(settings.max_connections, settings.max_body_bytes, settings.request_seconds, settings.idle_seconds)
 
 
 def _tls(settings: ExtenderSettings) -> ServerTls | None:

@@ -23,6 +23,9 @@ Q = ParamSpec("Q")
 
 _NO_SCORES: Final = np.zeros(0, dtype=np.int64)
 
+Unrated = Mapping[str, Mapping[str, str]]
+"""By plugin the nodes that it could not rate, and why not."""
+
 
 def _raised(plugin: api.Plugin, point: str, error: Exception) -> Status:
     return failed(f"plugin {plugin.name} raised in {point}: {error!r}", error).by(plugin.name)
@@ -153,6 +156,18 @@ def ask_normalised(
         )
         return Scored(failed(text).by(plugin.name))
     return Scored(SUCCESS, raw, scores.astype(np.int64, copy=False), unrated)
+
+
+def ask_unrated(
+    plugin: api.ScorePlugin, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices
+) -> tuple[Status, Mapping[str, str]]:
+    """(Success or Error, which of `rows`, that were rated before, the plugin could not rate, and why not)."""
+    if not isinstance(plugin, ScoreReasons):
+        return SUCCESS, {}
+    try:
+        return SUCCESS, plugin.score_reasons(state, pod, snapshot, rows)
+    except Exception as error:  # noqa: BLE001  # a plugin that raises fails its cycle, not the scheduler
+        return _raised(plugin, "Score", error), {}
 
 
 def ask_permit(plugin: api.PermitPlugin, state: CycleState, pod: PodInfo, node_name: str) -> tuple[Status, float]:

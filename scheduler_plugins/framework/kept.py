@@ -7,14 +7,14 @@ anew where any raw score or the set of nodes that fit has changed.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_plugins.framework import interfaces as api
-from scheduler_plugins.framework.asking import ask_normalised, ask_raw, ask_score
+from scheduler_plugins.framework.asking import Unrated, ask_normalised, ask_raw, ask_score
 from scheduler_plugins.framework.diagnosis import Diagnosis, Refusals
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.runtime import Framework, ScoreTable
@@ -91,11 +91,11 @@ class Rated:
             total += marks[rows] * self._weights[name]
         self.totals[rows] = total if self._marks else self._unscored
 
-    def table(self, rows: Indices) -> ScoreTable:
-        """The scores of some nodes."""
+    def table(self, rows: Indices, unrated: Unrated) -> ScoreTable:
+        """The scores of some nodes, and what plugins could not rate of all."""
         marks = {name: values[rows] for name, values in self._marks.items()}
         raw = {name: values[rows] for name, values in self._raw.items()}
-        return ScoreTable(rows, self.totals[rows], marks, raw, self._weights)
+        return ScoreTable(rows, self.totals[rows], marks, raw, self._weights, unrated=unrated)
 
 
 class Fit:
@@ -192,10 +192,26 @@ class Found:
         self._rated = None
 
 
-class Kept:
-    """What was found out about the last few kinds of pods. Belongs to one framework and one snapshot."""
+REUSED: Final = "reused"
+"""Only nodes that changed since were judged."""
+ANEW: Final = "anew"
+"""All nodes were judged, though another pod may be like this one: nothing was kept of it, or too much has changed."""
+ALONE: Final = "alone"
+"""All nodes were judged, and no other pod is like this one: a plugin looks beyond single nodes."""
 
-    def __init__(self) -> None:
+
+def _nobody(_: str) -> None:
+    """Without metrics nobody counts."""
+
+
+class Kept:
+    """What was found out about the last few kinds of pods. Belongs to one framework and one snapshot.
+
+    `judged` is told of each cycle how it came by its verdicts: REUSED, ANEW or ALONE.
+    """
+
+    def __init__(self, judged: Callable[[str], None] = _nobody) -> None:
+        self.judged = judged
         self._found: OrderedDict[Hashable, Found] = OrderedDict()
 
     def get(self, signature: Hashable) -> Found | None:

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from scheduler_plugins.framework import interfaces as api
 from scheduler_plugins.framework.asking import (
+    Unrated,
     ask_filter,
     ask_permit,
     ask_post_filter,
     ask_pre_filter,
     ask_score,
     ask_status,
+    ask_unrated,
     join,
     registrations_of,
 )
@@ -29,7 +31,6 @@ from scheduler_plugins.framework.nominated import NominatedFilter, WhatIf
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.points import PluginLists
 from scheduler_plugins.framework.queued import QueuedPod
-from scheduler_plugins.framework.score_reasons import ScoreReasons
 from scheduler_plugins.framework.signing import Signer
 from scheduler_plugins.framework.snapshot import Column, Indices, Interned, Snapshot
 from scheduler_plugins.framework.state import CycleState
@@ -75,7 +76,7 @@ class ScoreTable:
     raw: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     weights: Mapping[str, int] = field(default_factory=dict)
     by_extender: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-    unrated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    unrated: Unrated = field(default_factory=dict)
 
 
 class Framework:
@@ -242,10 +243,6 @@ class Framework:
             return None
         return self._signer.sign(pod, snapshot)
 
-    def serves_others(self, state: CycleState) -> bool:
-        """Whether what a cycle with this state found out may serve another pod: words about nodes may not."""
-        return not any(isinstance(one, ScoreReasons) and one.name not in state.skip_score for one in self._score)
-
     def run_filter(
         self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices, diagnosis: Diagnosis
     ) -> tuple[Status, Indices]:
@@ -384,6 +381,19 @@ class Framework:
         self._observer.evaluated(self.profile, turn.asked, "Score")
         self._observed("Score", status, started)
         return status
+
+    def unrated(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> tuple[Status, Unrated]:
+        """(Success or Error, which of `rows` plugins could not rate), for a cycle that did not rate them all."""
+        told: dict[str, Mapping[str, str]] = {}
+        for plugin in self._score:
+            if plugin.name in state.skip_score:
+                continue
+            status, reasons = ask_unrated(plugin, state, pod, snapshot, rows)
+            if not status.ok:
+                return status, {}
+            if reasons:
+                told[plugin.name] = reasons
+        return SUCCESS, told
 
     def _run_pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:
         skipped: set[str] = set()

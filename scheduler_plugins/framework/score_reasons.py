@@ -24,5 +24,5 @@ class ScoreReasons(ABC):
     def score_reasons(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Mapping[str, str]:
         """Node name -> why its score is 0, for at most MOST_REASONS of `rows`; empty where all is well.
 
-        Asked after Score, of the same snapshot.
+        Asked after Score, of the same snapshot; also about nodes that an earlier cycle rated, which is reused.
         """

@@ -24,6 +24,8 @@ Bools = NDArray[np.bool_]
 
 _FIRST_CAPACITY: Final = 16
 _SPARE_VALUES: Final = 1024
+_MOST_LABELS: Final = 64
+"""Labels that are kept as columns from cycle to cycle; pods may name any, and each costs every change of a node."""
 _MOST_CHANGES: Final = 4096
 """So many changes are remembered; who asks for older ones is told that it was too long ago."""
 
@@ -147,18 +149,25 @@ class Snapshot:
     def label(self, key: str) -> tuple[NDArray[np.int32], list[str | None]]:
         """(number of the value of each node, values by number) of a node label; number 0 is None: the label is absent.
 
-        Kept from the first question on. A snapshot of one node shares the numbers with the one it was made from.
+        Kept from the first question on, if it is among those that were asked for last; the numbers hold till `tidy`. A
+        snapshot of one node shares them with the one it was made from.
         """
-        if key not in self._labels:
-            interning = self._label_values.get(key)
-            if interning is None:
-                interning = self._label_values[key] = _Interning(lambda node: node.labels.get(key), of_object=True)
-                interning.ids[None] = 0
-                interning.values.append(None)
-            column = self._labels[key] = np.zeros(self._capacity, dtype=np.int32)
-            for row, node in enumerate(self.nodes):
-                column[row] = interning.id_of(node)
-        return self._labels[key][: len(self.names)], self._label_values[key].values
+        column = self._labels.pop(key, None)
+        if column is None:
+            column = self._read_label(key)
+        self._labels[key] = column
+        return column[: len(self.names)], self._label_values[key].values
+
+    def _read_label(self, key: str) -> NDArray[np.int32]:
+        interning = self._label_values.get(key)
+        if interning is None:
+            interning = self._label_values[key] = _Interning(lambda node: node.labels.get(key), of_object=True)
+            interning.ids[None] = 0
+            interning.values.append(None)
+        column = np.zeros(self._capacity, dtype=np.int32)
+        for row, node in enumerate(self.nodes):
+            column[row] = interning.id_of(node)
+        return column
 
     def pods_matching(self, matcher: PodMatcher) -> Ints:
         """How many pods of each node, assumed ones included, `matcher` selects. Kept from the first question on."""
@@ -258,7 +267,12 @@ class Snapshot:
         self.nodes.pop()
 
     def tidy(self) -> None:
-        """Forget interned values that no node has any more, once they are many."""
+        """Forget interned values that no node has any more, once they are many, and labels nobody asks for.
+
+        Between cycles, never within one: numbers of labels may be others afterwards.
+        """
+        for key in list(self._labels)[:-_MOST_LABELS]:
+            del self._labels[key], self._label_values[key]
         for name, interning in self._interned.items():
             self._renumber(interning, self._ids[name])
         for key, labels in self._labels.items():

@@ -12,7 +12,7 @@ Registered three times: ActualLoad does both, ActualLoadScore and ActualLoadFilt
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -33,14 +33,15 @@ from scheduler_plugins.framework.interfaces import (
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.registry import Registry
+from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.score_reasons import MOST_REASONS, ScoreReasons
-from scheduler_plugins.framework.snapshot import Column, Floats, Indices, Snapshot
-from scheduler_plugins.framework.state import CycleState, StateKey
+from scheduler_plugins.framework.snapshot import Bools, Column, Floats, Indices, Snapshot
+from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, Code, Reason
 from scheduler_plugins.framework.verdicts import Verdicts
 from scheduler_plugins.plugins.hints import assigned, node_of, pod_of
 from scheduler_plugins.plugins.load_estimate import STOCKS, EstimatePercent, Stock
-from scheduler_plugins.plugins.node_forecast import forecast_of
+from scheduler_plugins.plugins.node_forecast import forecast_of, whole_seconds
 from scheduler_plugins.plugins.node_load import Moment, NodeLoad, amount_of, why_unknown
 from scheduler_plugins.plugins.rows import index_of
 from slacktide.errors import SettingsError
@@ -104,17 +105,16 @@ class _Limit(msgspec.Struct, frozen=True):
 
 
 _UNKNOWN_KIND: Final = 0
-_UNKNOWN: Final = StateKey[Indices]("ActualLoad/unknown")
 _ROUNDING: Final = 1e-9
 
 
-class ActualLoadFilter(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
+class ActualLoadFilter(PreFilterPlugin, FilterPlugin, EnqueueExtensions, Reusable):
     """The filter alone."""
 
     name = "ActualLoadFilter"
 
     def __init__(self, args: ActualLoadArgs, handle: Handle) -> None:
-        self._wall = handle.wall_seconds
+        self._now = whole_seconds(handle.wall_seconds)
         self._refuse_unknown = args.refuse_unknown
         given: tuple[tuple[Moment, Thresholds], ...] = (("now", args.thresholds), ("peak", args.peak_thresholds))
         self._limits = tuple(
@@ -138,13 +138,25 @@ class ActualLoadFilter(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
 
     def pre_filter(self, state: CycleState, pod: PodInfo, snapshot: Snapshot) -> PreFilterResult:  # noqa: ARG002  # part of the extension point
         """Skip for pods of a DaemonSet, which belong on every node, and where nothing is a threshold."""
+        return PreFilterResult() if self._judges(pod) else PreFilterResult(SKIP)
+
+    def _judges(self, pod: PodInfo) -> bool:
         daemon = any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references)
-        idle = not self._limits and not self._refuses_unknown(pod)
-        return PreFilterResult(SKIP) if daemon or idle else PreFilterResult()
+        return not daemon and bool(self._limits or self._refuses_unknown(pod))
+
+    def reuse_key(self, pod: PodInfo) -> Hashable:
+        """Whether it is judged, whether nodes of unknown load are refused to it, and what it adds."""
+        if not self._judges(pod):
+            return ()
+        return (self._refuses_unknown(pod), *(self._adds(pod, limit.stock) for limit in self._limits))
+
+    def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable:  # noqa: ARG002  # part of the protocol
+        """The second by which measures age."""
+        return self._now() if self._judges(pod) else ()
 
     def filter_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Verdicts:  # noqa: ARG002  # part of the extension point
         """Refuses hot spots, and nodes whose load is not known where that is wanted."""
-        now, at = self._wall(), index_of(snapshot, rows)
+        now, at = self._now(), index_of(snapshot, rows)
         fresh = self._measure.trust(snapshot, at, now) > 0
         used = [self._used(pod, snapshot, at, limit) for limit in self._limits]
         most: list[Floats] = [snapshot.allocatable(limit.stock)[at] * np.float64(limit.most) for limit in self._limits]
@@ -199,7 +211,7 @@ class ActualLoadFilter(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
         """Queue where the measure alone, without new pods, would let the pod pass."""
         node = node_of(new)
         forecast = forecast_of(node)
-        if isinstance(forecast, str) or trust(forecast, self._wall()) <= 0:
+        if isinstance(forecast, str) or trust(forecast, self._now()) <= 0:
             return Hint.SKIP if self._refuses_unknown(pod) else Hint.QUEUE
         allocatable = NodeInfo.of(node).allocatable
         for limit in self._limits:
@@ -216,7 +228,7 @@ class ActualLoadFilter(PreFilterPlugin, FilterPlugin, EnqueueExtensions):
         return Hint.QUEUE if assigned(gone) and gone.tier is not Tier.BE else Hint.SKIP
 
 
-class ActualLoadScore(ScorePlugin, ScoreReasons):
+class ActualLoadScore(ScorePlugin, ScoreReasons, Reusable):
     """The score alone."""
 
     name = "ActualLoadScore"
@@ -225,7 +237,7 @@ class ActualLoadScore(ScorePlugin, ScoreReasons):
         names = [resource.name for resource in args.resources]
         if len(set(names)) < len(names):
             raise SettingsError([f"arguments of plugin {self.name}: resources names one twice: {', '.join(names)}"])
-        self._wall = handle.wall_seconds
+        self._now = whole_seconds(handle.wall_seconds)
         what: list[tuple[Moment, Stock]] = [("now", name) for name in names]
         self._load = NodeLoad(what, args.estimate_percent, args.new_pod_seconds, handle)
         self._by_load = args.load_weight
@@ -237,7 +249,7 @@ class ActualLoadScore(ScorePlugin, ScoreReasons):
         """Measures and estimates."""
         return self._load.columns()
 
-    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:
+    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """0..100 after the placement; 0 where the load is not known."""
         total, at = np.zeros(len(rows)), index_of(snapshot, rows)
         for resource in self._resources:
@@ -248,14 +260,28 @@ class ActualLoadScore(ScorePlugin, ScoreReasons):
                 one += (1.0 - self._by_load) * self._free_by_requests(pod, snapshot, at, resource.name)
             total += resource.weight * one
         if self._by_load > 0:
-            trusted = self._load.trust(snapshot, at, self._wall())
-            total *= trusted
-            unknown = np.isnan(total) | (trusted <= 0)
-            total[unknown] = 0.0
-            state.write(_UNKNOWN, rows[unknown])
+            total *= self._load.trust(snapshot, at, self._now())
+            total[self._unknown(snapshot, at)] = 0.0
         # Shares such as 0.7 and 0.3 must not make 89.999 of 90.
         scores: NDArray[Any] = np.floor(total / self._total + _ROUNDING)
         return scores
+
+    def _unknown(self, snapshot: Snapshot, rows: Indices | slice) -> Bools:
+        unknown: Bools = self._load.trust(snapshot, rows, self._now()) <= 0
+        for resource in self._resources:
+            unknown |= np.isnan(self._load.used(snapshot, rows, "now", resource.name))
+        return unknown
+
+    def reuse_key(self, pod: PodInfo) -> Hashable:
+        """What it asks for, and what it is going to use."""
+        be = pod.tier is Tier.BE
+        asks = (pod.batch_cpu_millis, pod.batch_memory_bytes)
+        asks = asks if be else (pod.nonzero_cpu_millis, pod.nonzero_memory_bytes)
+        return (be, *asks, *(self._load.estimate(pod, resource.name) for resource in self._resources))
+
+    def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable:  # noqa: ARG002  # part of the protocol
+        """The second by which measures age, where they count."""
+        return self._now() if self._by_load > 0 else ()
 
     def _free_by_load(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, stock: Stock) -> Floats:
         used = self._load.used(snapshot, rows, "now", stock) + self._load.estimate(pod, stock)
@@ -277,8 +303,10 @@ class ActualLoadScore(ScorePlugin, ScoreReasons):
         """Nodes whose load is not known."""
         if self._by_load <= 0:
             return {}
-        now = self._wall()
-        unknown = (snapshot.nodes[row] for row in state.read(_UNKNOWN)[:MOST_REASONS])
+        now = self._now()
+        unknown = (
+            snapshot.nodes[row] for row in rows[self._unknown(snapshot, index_of(snapshot, rows))][:MOST_REASONS]
+        )
         return {node.name: f"load is not known: {why_unknown(node, now)}" for node in unknown}
 
 
@@ -294,6 +322,14 @@ class ActualLoad(ActualLoadFilter, ActualLoadScore):
     def columns(self) -> Sequence[Column]:
         """Those of both."""
         return (*ActualLoadFilter.columns(self), *ActualLoadScore.columns(self))
+
+    def reuse_key(self, pod: PodInfo) -> Hashable:
+        """Those of both."""
+        return (ActualLoadFilter.reuse_key(self, pod), ActualLoadScore.reuse_key(self, pod))
+
+    def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable:
+        """Those of both."""
+        return (ActualLoadFilter.reuse_now(self, pod, snapshot), ActualLoadScore.reuse_now(self, pod, snapshot))
 
 
 def _miss(kinds: NDArray[np.int8], used: Sequence[Floats], most: Sequence[Floats]) -> Floats:

@@ -34,6 +34,7 @@ from scheduler_plugins.framework.score_reasons import MOST_REASONS, ScoreReasons
 from scheduler_plugins.framework.snapshot import Bools, Column, Indices, Snapshot
 from scheduler_plugins.framework.state import CycleState
 from scheduler_plugins.framework.status import SKIP, SUCCESS, Status
+from scheduler_plugins.plugins.node_forecast import whole_seconds
 from slacktide import gpus as wire
 from slacktide.errors import SettingsError
 from slacktide.forecast import AGEING_TTLS, MAX_CLOCK_SKEW_SECONDS
@@ -93,7 +94,7 @@ class GpuWear(PreScorePlugin, ScorePlugin, ScoreReasons, Reusable):
     def __init__(self, args: GpuWearArgs, handle: Handle) -> None:
         _check(args)
         self._args = args
-        self._wall = handle.wall_seconds
+        self._now = whole_seconds(handle.wall_seconds)
         self._places = 2 * len(args.models) + 1
         self._band = MAX_SCORE // self._places
         self._last: tuple[str, _Read] = ("", _Read(_ABSENT))
@@ -168,14 +169,21 @@ class GpuWear(PreScorePlugin, ScorePlugin, ScoreReasons, Reusable):
 
     def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> Status:  # noqa: ARG002  # part of the extension point
         """Skip for pods that ask for no GPU."""
-        return SUCCESS if not self._args.resource or pod.requests.get(self._args.resource) else SKIP
+        return SUCCESS if self._rates(pod) else SKIP
 
-    def reuse_key(self, pod: PodInfo) -> Hashable | None:
-        """Pods that ask for no GPU are alike."""
-        return () if self._args.resource and not pod.requests.get(self._args.resource) else None
+    def _rates(self, pod: PodInfo) -> bool:
+        return not self._args.resource or bool(pod.requests.get(self._args.resource))
+
+    def reuse_key(self, pod: PodInfo) -> Hashable:
+        """Pods that are rated are alike, and so are the others."""
+        return self._rates(pod)
+
+    def reuse_now(self, pod: PodInfo, snapshot: Snapshot) -> Hashable:  # noqa: ARG002  # part of the protocol
+        """The second by which annotations expire."""
+        return self._now() if self._rates(pod) else ()
 
     def _fresh(self, snapshot: Snapshot, rows: Indices) -> Bools:
-        age = self._wall() - snapshot.column(f"{self._prefix}/at")[rows]
+        age = self._now() - snapshot.column(f"{self._prefix}/at")[rows]
         ttl = snapshot.column(f"{self._prefix}/ttl")[rows]
         fresh: Bools = (age >= -MAX_CLOCK_SKEW_SECONDS) & (age <= AGEING_TTLS * ttl)
         return fresh
@@ -190,7 +198,7 @@ class GpuWear(PreScorePlugin, ScorePlugin, ScoreReasons, Reusable):
         """Nodes whose annotation is malformed or not of now; one without is no news."""
         states = snapshot.column(f"{self._prefix}/state")[rows]
         odd = (states == _MALFORMED) | ((states == _READ) & ~self._fresh(snapshot, rows))
-        now = self._wall()
+        now = self._now()
         nodes = (snapshot.nodes[row] for row in rows[odd][:MOST_REASONS])
         return {node.name: f"annotation {self._args.annotation}: {_why(self._read(node), now)}" for node in nodes}
 

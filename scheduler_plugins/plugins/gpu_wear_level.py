@@ -72,9 +72,9 @@ class GpuWearLevel(PreScorePlugin, ScorePlugin, ScoreReasons, Reusable):
         """Skip for pods that do not ask for the resource."""
         return SUCCESS if not self._args.resource or pod.requests.get(self._args.resource) else SKIP
 
-    def reuse_key(self, pod: PodInfo) -> Hashable | None:
-        """Pods that do not ask for the resource are alike."""
-        return () if self._args.resource and not pod.requests.get(self._args.resource) else None
+    def reuse_key(self, pod: PodInfo) -> Hashable:
+        """Pods that are rated are alike, and so are the others."""
+        return not self._args.resource or bool(pod.requests.get(self._args.resource))
 
     def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Snapshot, rows: Indices) -> NDArray[Any]:  # noqa: ARG002  # part of the extension point
         """0..100."""

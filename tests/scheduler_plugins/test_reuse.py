@@ -18,7 +18,7 @@ from scheduler_plugins.config.profiles import build
 from scheduler_plugins.cycle import NoFitError, NoNodesError, Placement, place
 from scheduler_plugins.framework.cache import Cache
 from scheduler_plugins.framework.interfaces import Handle, NodeFilterPlugin, NodeScorePlugin
-from scheduler_plugins.framework.kept import Kept
+from scheduler_plugins.framework.kept import ALONE, ANEW, REUSED, Kept
 from scheduler_plugins.framework.nominator import Nominator
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.reusable import Reusable
@@ -31,8 +31,10 @@ from scheduler_plugins.plugins.batch_score import BatchForecastArgs
 from scheduler_plugins.plugins.node_resources_fit import NodeResourcesFit, NodeResourcesFitArgs
 from scheduler_plugins.settings import SchedulerSettings
 from slacktide import names
+from slacktide.gpus import Card, Gpus, encode
 from slacktide.objects import ContainerImage, Node, Pod
-from tests.scheduler_plugins.build import GI, READER, Clock, Silent, forecast, framework, handle, node, pod
+from tests.scheduler_plugins.build import GI, READER, Clock, Silent, framework, handle, node, pod
+from tests.scheduler_plugins.forecasts import forecast, terms
 from tests.scheduler_plugins.rig import Informed
 from tests.scheduler_plugins.twin import Api
 
@@ -92,10 +94,16 @@ def templated(number: int, name: str) -> Pod:
     return pod(name, metadata={"labels": labels}, containers=[made], **body)
 
 
+PLAIN: tuple[dict[str, Any], ...] = ()
+LOADED = ({"name": "ActualLoad", "weight": 2}, {"name": "GPUWearLevel"})
+"""Plugins that go by measures, which age, and that say in words what they cannot rate."""
+
+
 class World:
     """A cluster that changes by chance, and two schedulers that look at it: one reuses, the other never does."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, enabled: tuple[dict[str, Any], ...] = PLAIN) -> None:
+        self.enabled = enabled
         self.random = random.Random(seed)
         self.wall = Clock(50_000.0)
         self.cache, self.server, self.serial = Cache(), Api(), 0
@@ -109,7 +117,8 @@ class World:
             self.put_node(f"n{number}")
 
     def profile(self) -> Framework:
-        file = {"profiles": [{"plugins": {"multiPoint": {"disabled": [{"name": "DefaultPreemption"}]}}}]}
+        lists = {"disabled": [{"name": "DefaultPreemption"}], "enabled": list(self.enabled)}
+        file = {"profiles": [{"plugins": {"multiPoint": lists}}]}
         registry = default_registry()
         handle = Handle(
             self.wall,
@@ -124,14 +133,20 @@ class World:
 
     def put_node(self, name: str) -> None:
         draw = self.random
-        text = forecast(draw.randint(0, 8000), 16 * GI, at=self.wall.now - draw.choice([0, 0, 0, 59.5, 100, 300]))
+        use = draw.choice([None, 500, 2000, 6000])
+        text = forecast(
+            draw.randint(0, 8000),
+            16 * GI,
+            at=self.wall.now - draw.choice([0, 0, 0, 59.5, 100, 300]),
+            of=terms(now=(use, None if use is None else use << 21)),
+        )
         taint = {"key": "t", "effect": draw.choice(["NoSchedule", "PreferNoSchedule"])}
         offered = {"cpu": "8", "memory": "32Gi", "pods": "12", "nvidia.com/gpu": draw.choice(["0", "4"])}
         made = node(
             name,
             offered | {names.BATCH_CPU: "8000", names.BATCH_MEMORY: str(32 * GI)},
             labels={"kubernetes.io/hostname": name, ZONE: draw.choice("ab")},
-            annotations={names.FORECAST_ANNOTATION: text} if draw.random() < 0.9 else {},
+            annotations=({names.FORECAST_ANNOTATION: text} if draw.random() < 0.9 else {}) | self.gpus(),
             unschedulable=draw.random() < 0.1,
             taints=[taint] if draw.random() < 0.15 else [],
         )
@@ -140,6 +155,14 @@ class World:
             made = msgspec.structs.replace(made, status=msgspec.structs.replace(made.status, images=images))
         self.nodes[name] = made
         self.cache.set_node(made)
+
+    def gpus(self) -> dict[str, str]:
+        draw = self.random
+        card = Card(index=0, model=draw.choice(["A100", "V100"]), utilisation_percent=draw.choice([10.0, 95.0]))
+        text = encode(Gpus(at=self.wall.now - draw.choice([0, 0, 100, 179.5, 400]), ttl_seconds=60, cards=(card,)))
+        told = {names.GPUS_ANNOTATION: draw.choice([text, text, text, "{"])} if draw.random() < 0.8 else {}
+        level = {"slacktide.io/gpu-wear-level": draw.choice(["0.5", "0.9", "much"])} if draw.random() < 0.8 else {}
+        return told | level
 
     def step(self) -> None:
         acts: tuple[Callable[[], None], ...] = (
@@ -232,26 +255,58 @@ def same_scores(told: Placement, placement: Placement) -> None:
     where = {int(row): at for at, row in enumerate(placement.scores.rows)}
     at = [where[int(row)] for row in told.scores.rows]
     assert told.scores.totals.tolist() == placement.scores.totals[at].tolist()
+    assert told.scores.unrated == placement.scores.unrated
     for plugin, marks in told.scores.by_plugin.items():
         assert marks.tolist() == placement.scores.by_plugin[plugin][at].tolist(), plugin
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32))
-def test_random_histories_come_out_the_same(seed: int) -> None:
-    world = World(seed)
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([PLAIN, LOADED]))
+def test_random_histories_come_out_the_same(seed: int, enabled: tuple[dict[str, Any], ...]) -> None:
+    world = World(seed, enabled)
     for _ in range(60):
         world.step()
 
 
-def test_most_cycles_of_a_quiet_cluster_reuse() -> None:
-    world = World(5)
+@pytest.mark.parametrize("enabled", [PLAIN, LOADED], ids=["default profile", "with ActualLoad and GPUWearLevel"])
+def test_most_cycles_of_a_quiet_cluster_reuse(enabled: tuple[dict[str, Any], ...]) -> None:
+    world = World(5, enabled)
     for number in range(40):
         world.put_node(f"n{number}")
     for _ in range(300):
         world.attempt()
     assert world.placements > 150
     assert world.reused > world.placements / 4
+
+
+def test_pods_that_want_a_gpu_reuse_what_is_known_of_the_cards_and_say_what_is_not() -> None:
+    """Their words about annotations that cannot be read are those of a cycle over all nodes."""
+    world = World(7, LOADED)
+    for number in range(40):
+        world.put_node(f"n{number}")
+    said = []
+    for serial in range(12):
+        info = READER.read(templated(TEMPLATES.index({"asks": {"nvidia.com/gpu": "1"}}), f"gpu{serial}"))
+        world.cache.refresh(world.snapshots[0])
+        placement = place(world.sides[0], CycleState(), info, world.snapshots[0], lambda _: 0, world.kept)
+        assert placement.reused == (serial > 0)
+        assert placement.scores is not None
+        said.append(placement.scores.unrated)
+        world.assume(info, placement.node)
+    assert said[0].keys() == {"ActualLoad", "GPUWearLevel", "GpuWear"}
+    assert all("expired" in why or "JSON" in why or "truncated" in why for why in said[-1]["GpuWear"].values())
+
+
+@pytest.mark.parametrize("kind", ["x", None], ids=["alike", "alone"])
+def test_cycles_are_counted_by_what_was_judged(kind: str | None) -> None:
+    told: list[str] = []
+    small = Small()
+    small.kept = Kept(told.append)
+    for number in range(9):
+        small.cache.set_node(node(f"more{number}"))
+    for _ in range(3):
+        small.cycle(kind)
+    assert told == ([ALONE] * 3 if kind is None else [ANEW, REUSED, REUSED])
 
 
 class Local(NodeFilterPlugin, NodeScorePlugin, Reusable):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_plugins.framework.cache import Cache
 from scheduler_plugins.framework.pod_info import PodInfo
-from scheduler_plugins.framework.snapshot import Snapshot, Terms
+from scheduler_plugins.framework.snapshot import _MOST_LABELS, Snapshot, Terms
 from tests.scheduler_plugins.build import READER, node, pod
 
 NODES = ("a", "b", "c", "d")
@@ -145,3 +145,27 @@ def test_a_snapshot_of_one_changed_node_numbers_labels_alike():
     assert (ones[0], same is values) == (ids[whole.index["b"]], True)
     assert (list(one.pods_matching(App("web"))), list(whole.pods_matching(App("web")))) == ([1], [0, 0, 0])
     assert np.array_equal(one.column("pod_count"), [1])
+
+
+def test_labels_that_nobody_asks_for_are_forgotten_between_cycles_and_read_anew():
+    """Pods may name any label: what is kept is bounded, and numbers hold for a cycle whatever is asked in it."""
+    cache = Cache()
+    for number in range(5):
+        cache.set_node(node(f"n{number}", labels={"zone": f"z{number % 2}", "rack": f"r{number}"}))
+    snapshot = Snapshot()
+    cache.refresh(snapshot)
+    zones, values = snapshot.label("zone")
+    for number in range(10 * _MOST_LABELS):
+        ids, known = snapshot.label(f"key-{number}")
+        assert known == [None]
+        assert not ids.any()
+    assert snapshot.label("zone")[1] is values
+    assert snapshot.label("zone")[0].tolist() == zones.tolist()
+    snapshot.label("rack")
+    cache.refresh(snapshot)
+    assert len(snapshot._labels) == len(snapshot._label_values) == _MOST_LABELS
+    cache.set_node(node("n0", labels={"zone": "new"}))
+    cache.refresh(snapshot)
+    for key in ("zone", "rack", "key-0"):
+        ids, known = snapshot.label(key)
+        assert [known[number] for number in ids] == [one.labels.get(key) for one in snapshot.nodes]
