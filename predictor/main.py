@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import hashlib
 import os
@@ -15,7 +16,7 @@ from typing import Final
 from predictor import prior
 from predictor.auth import Gate
 from predictor.board import Board
-from predictor.clock import SystemClock
+from predictor.clock import Clock, SystemClock
 from predictor.engine import Engine
 from predictor.fleet import Fleet
 from predictor.forecasting import Forecaster
@@ -26,7 +27,8 @@ from predictor.models import UnknownModel, create
 from predictor.models.base import Model
 from predictor.peaks import Peaks, Resource, state_key
 from predictor.permissions import AUTH_PERMISSIONS, LEASE_NAME, PERMISSIONS
-from predictor.publisher import Publisher, names_of
+from predictor.published import names_of
+from predictor.publisher import Publisher
 from predictor.service import RpcServer
 from predictor.settings import PredictorSettings
 from predictor.storage import set_aside, set_log_aside
@@ -134,15 +136,16 @@ class _Parts:
         self.elector.stop(_STOP_SECONDS)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the predictor until it is told to stop; returns the exit code."""
+def main(argv: list[str] | None = None, clock: Clock | None = None) -> int:
+    """Run the predictor until it is told to stop; returns the exit code. `clock` is the machine's unless given."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
-    return run_daemon("predictor", PredictorSettings, _body, argv, about=ABOUT)
+    body = functools.partial(_body, clock or SystemClock())
+    return run_daemon("predictor", PredictorSettings, body, argv, about=ABOUT)
 
 
-def _body(daemon: Daemon[PredictorSettings]) -> None:
-    parts = _assemble(daemon)
+def _body(clock: Clock, daemon: Daemon[PredictorSettings]) -> None:
+    parts = _assemble(daemon, clock)
     try:
         parts.start()
         daemon.stop.wait()
@@ -150,9 +153,8 @@ def _body(daemon: Daemon[PredictorSettings]) -> None:
         parts.stop()
 
 
-def _assemble(daemon: Daemon[PredictorSettings]) -> _Parts:
+def _assemble(daemon: Daemon[PredictorSettings], clock: Clock) -> _Parts:
     settings = daemon.settings
-    clock = SystemClock()
     metrics = Metrics(daemon.registry, settings.metrics.nodes_max)
     cluster_metrics = ClusterMetrics(daemon.registry)
     models = _models(settings)
@@ -240,7 +242,7 @@ def _models(settings: PredictorSettings) -> dict[str, Model]:
 
 
 def _peaks(
-    settings: PredictorSettings, models: dict[str, Model], writer: Writer, clock: SystemClock, metrics: Metrics
+    settings: PredictorSettings, models: dict[str, Model], writer: Writer, clock: Clock, metrics: Metrics
 ) -> Peaks:
     rules = {"cpu": settings.forecast, "memory": settings.forecast.for_memory()}
 
@@ -253,7 +255,7 @@ def _peaks(
     return Peaks(build, run, writer.save_state, clock, metrics)
 
 
-def _writer(settings: PredictorSettings, clock: SystemClock, metrics: Metrics, fleet: Fleet) -> Writer:
+def _writer(settings: PredictorSettings, clock: Clock, metrics: Metrics, fleet: Fleet) -> Writer:
     directory, max_bytes = settings.history_dir, settings.history_max_bytes
     place = Place(
         lambda: open_history(directory, max_bytes), lambda: set_aside(directory), lambda: set_log_aside(directory)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from predictor.publish import Cause, Publication
-from predictor.publisher import names_of, patch_body
+from predictor.published import names_of, patch_body
 from predictor.settings import PredictorSettings
 from slacktide.cluster import NODES
 from slacktide.forecast import Amount, Forecast, Terms

@@ -19,7 +19,8 @@ from predictor.history import Window
 from predictor.metrics import Metrics
 from predictor.peaks import Peaks
 from predictor.pods import PodUse
-from predictor.publisher import _WRITERS, Publisher, names_of
+from predictor.published import names_of
+from predictor.publisher import _WRITERS, Publisher
 from predictor.settings import ForecastSettings, MidSettings, PoolSettings, PredictorSettings
 from predictor.slots import slot_of
 from slacktide import forecast as wire
