@@ -44,6 +44,10 @@ class Unreachable(ClusterError):
         super().__init__(message)
 
 
+class TlsFailed(Unreachable):
+    """No connection came to be, because one side does not believe the other's certificate, or speaks no TLS."""
+
+
 class Unreadable(Unreachable):
     """Something answered that does not speak the Kubernetes API, or the answer was cut short."""
 
