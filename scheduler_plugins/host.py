@@ -33,7 +33,7 @@ from scheduler_plugins.objects import InformerStore
 from scheduler_plugins.permissions import SCHEDULER_PERMISSIONS, of_kinds, of_lease
 from scheduler_plugins.records import Records
 from scheduler_plugins.report import Reporter
-from scheduler_plugins.scheduler import Outside, Scheduler
+from scheduler_plugins.scheduler import KEPT_OUT_SECONDS, Outside, Scheduler
 from scheduler_plugins.settings import SchedulerSettings
 from scheduler_plugins.workers import Workers
 from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, EventRecorder, Informer, LeaderElector, Rights
@@ -262,7 +262,18 @@ class SchedulerHost:
         return True
 
     def _flush(self) -> None:
-        every(self._stop, _FLUSH_BACKOFF_SECONDS, _FLUSH_UNSCHEDULABLE_SECONDS, self._queue)
+        every(self._stop, _FLUSH_BACKOFF_SECONDS, self._queue.flush_backoff, self._occasionally())
+
+    def _occasionally(self) -> Mapping[Callable[[], None], float]:
+        return {
+            self._queue.flush_unschedulable: _FLUSH_UNSCHEDULABLE_SECONDS,
+            self._tell_kept_out: KEPT_OUT_SECONDS,
+        }
+
+    def _tell_kept_out(self) -> None:
+        """By the one that leads alone: the queues of the others hold the same pods."""
+        if self._leads.is_set():
+            self._scheduler.tell_kept_out()
 
     def _expire(self) -> None:
         while not self._stop.wait(_PERMIT_SECONDS):
@@ -271,15 +282,16 @@ class SchedulerHost:
 
 def every(
     stop: threading.Event,
-    backoff_seconds: float,
-    unschedulable_seconds: float,
-    queue: SchedulingQueue,
+    seconds: float,
+    work: Callable[[], None],
+    others: Mapping[Callable[[], None], float],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Flush the queue's timers until `stop`."""
-    next_unschedulable = clock() + unschedulable_seconds
-    while not stop.wait(backoff_seconds):
-        queue.flush_backoff()
-        if clock() >= next_unschedulable:
-            queue.flush_unschedulable()
-            next_unschedulable = clock() + unschedulable_seconds
+    """Do `work` each `seconds` until `stop`, and beside it each of `others` after its own, longer, time."""
+    due = {one: clock() + period for one, period in others.items()}
+    while not stop.wait(seconds):
+        work()
+        for one, period in others.items():
+            if clock() >= due[one]:
+                one()
+                due[one] = clock() + period

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 
 from slacktide.cluster import PODS, Kind
-from slacktide.cluster.errors import ClusterError, NotFound
+from slacktide.cluster.errors import ClusterError, Conflict, NotFound
 from slacktide.objects import Pod, PodCondition, pod_key
 from slacktide.observe import get_logger
 
@@ -15,6 +15,8 @@ _log = get_logger("scheduler.report")
 
 UNSCHEDULABLE: Final = "Unschedulable"
 SCHEDULER_ERROR: Final = "SchedulerError"
+NOT_READY: Final = "NotReadyForScheduling"
+"""Kept out of the queue, or holding a place and waiting for others. Source: KEP-5501."""
 EVENT_LIMIT: Final = 1024
 """Bytes of a note. Source: kubernetes pkg/apis/core/validation, NoteLengthLimit."""
 
@@ -108,12 +110,23 @@ class Reporter:
         `nominate` names the node on which room was made for the pod; empty takes that back, None changes nothing.
         """
         self._recorder.record(pod, "Warning", "FailedScheduling", event_text(message))
-        body = failure_patch(pod, reason, message, nominate, self._wall())
+        self._patch(pod, failure_patch(pod, reason, message, nominate, self._wall()))
+
+    def not_ready(self, pod: Pod, message: str) -> None:
+        """The pod is not tried, or not bound, yet: condition only, and only if nothing has happened to the pod since.
+
+        An attempt may end while this is under way, and a pod that is bound must not be told that it is not.
+        """
+        body = failure_patch(pod, NOT_READY, message, None, self._wall())
+        if body is not None:
+            self._patch(pod, {"metadata": {"resourceVersion": pod.metadata.resource_version}, **body})
+
+    def _patch(self, pod: Pod, body: dict[str, Any] | None) -> None:
         if body is None:
             return
         try:
             self._client.patch(PODS, pod.metadata.name, pod.metadata.namespace, body, "status", "strategic")
-        except NotFound:
+        except (Conflict, NotFound):
             return
         except ClusterError as error:
             _log.warning("pod condition not written", pod=pod_key(pod), error=str(error))

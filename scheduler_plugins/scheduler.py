@@ -28,13 +28,16 @@ from scheduler_plugins.framework.status import Code, PluginFailure, Status, fail
 from scheduler_plugins.framework.waiting import DELETED, WaitingRoom
 from scheduler_plugins.metrics import SchedulerMetrics
 from scheduler_plugins.records import Cycle, Records, Scores, counted, refused
-from scheduler_plugins.report import SCHEDULER_ERROR, UNSCHEDULABLE, Reporter
+from scheduler_plugins.report import NOT_READY, SCHEDULER_ERROR, UNSCHEDULABLE, Reporter, scheduled_condition
 from slacktide.cluster.errors import Conflict
 from slacktide.objects import Pod, is_terminating
 from slacktide.observe import get_logger
 
 _log = get_logger("scheduler")
 
+KEPT_OUT_SECONDS: Final = 10.0
+"""How long a pod is kept out before people hear why: most gangs are complete sooner, and each word is a call."""
+_MOST_TOLD: Final = 100
 _SAMPLED_CYCLES: Final = 10
 """In one cycle of so many the time of each plugin goes to the metrics, as in the stock scheduler."""
 
@@ -132,6 +135,13 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001  # the one handler around a cycle: the loop must go on
             self._rescue(attempt, error)
         return True
+
+    def tell_kept_out(self) -> None:
+        """Say why pods have been kept out of the queue for a while; to be called each few seconds."""
+        for info, message in self._queue.kept_out(KEPT_OUT_SECONDS, _MOST_TOLD):
+            current = self._outside.pods.get(info.pod.metadata.namespace, info.pod.metadata.name)
+            if current is not None and current.metadata.uid == info.uid:
+                self._outside.submit(functools.partial(self._outside.reporter.not_ready, current, message))
 
     def _cycle(self, attempt: _Attempt) -> None:
         info = attempt.info
@@ -236,9 +246,19 @@ class Scheduler:
 
         _log.debug("waits at permit", pod=info.key, node=attempt.node, plugins=sorted(waits))
         waiter = self._outside.waiting.add(info, attempt.node, waits, decided)
+        self._correct(attempt, waits)
         if info.uid not in self._cache:
             # Deleted since it was assumed: nobody found it waiting then.
             waiter.reject("", DELETED)
+
+    def _correct(self, attempt: _Attempt, waits: Mapping[str, float]) -> None:
+        """Where the condition says that the pod is kept out, it is so no longer."""
+        pod = attempt.info.pod
+        current = self._outside.pods.get(pod.metadata.namespace, pod.metadata.name)
+        condition = None if current is None else scheduled_condition(current)
+        if current is not None and condition is not None and condition.reason == NOT_READY:
+            message = f"holds a place on {attempt.node}, waits for {', '.join(sorted(waits))}"
+            self._outside.submit(functools.partial(self._outside.reporter.not_ready, current, message))
 
     def _permitted(self, attempt: _Attempt, status: Status) -> None:
         if status.ok:

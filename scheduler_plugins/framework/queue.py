@@ -265,6 +265,24 @@ class SchedulingQueue:
                 self._rouse(queued, Wake.AFTER_BACKOFF, events.UNSCHEDULABLE_TIMEOUT.label)
                 queued.flushed = queued.info.key not in self._asleep
 
+    def kept_out(self, seconds: float, most: int) -> list[tuple[PodInfo, str]]:
+        """Pods that a plugin has kept out for `seconds` since this was last said of them, and why, as of now.
+
+        At most so many, the longest wait first. One that nothing keeps out any more enters. Pods with scheduling gates
+        are left out: the API server says it in their condition.
+        """
+        with self._changed:
+            now = self._clock()
+            told = []
+            for queued in self._long_gated(now - seconds)[:most]:
+                queued.gate_asked = now
+                status = self._profiles[queued.profile].run_pre_enqueue(queued.info, queued.gating_plugin)
+                if status.ok:
+                    self._rouse(queued, Wake.AT_ONCE, events.FORCE_ACTIVATE.label)
+                elif status.message:
+                    told.append((queued.info, status.message))
+            return told
+
     # Looking in.
 
     def counts(self) -> dict[str, int]:
@@ -317,6 +335,12 @@ class SchedulingQueue:
             return "in flight" if info.uid in self._in_flight else ""
 
     # Below, the lock is held.
+
+    def _long_gated(self, since: float) -> list[QueuedPod]:
+        if not self._asleep.gated:
+            return []
+        gated = (one for one in self._asleep if one.gated and not one.info.pod.spec.scheduling_gates)
+        return sorted((one for one in gated if one.gate_asked <= since), key=lambda one: one.gate_asked)
 
     def _profile_of(self, info: PodInfo) -> str:
         name = info.pod.spec.scheduler_name if self._by_name else ""
@@ -379,6 +403,7 @@ class SchedulingQueue:
         queued.unschedulable_plugins.add(status.plugin)
         self._asleep.add(queued)
         if not was_gated:
+            queued.gate_asked = self._clock()
             self._observer.incoming(UNSCHEDULABLE, label)
         return True
 

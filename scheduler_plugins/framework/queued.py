@@ -15,6 +15,7 @@ class QueuedPod:
     `timestamp` is when it last entered the queue; `initial_attempt` when it first became ready (time behind a gate
     is not counted); `unschedulable_count` and `consecutive_errors` decide the backoff; the plugin sets say who
     refused it last, so that only events those plugins care about wake it. `profile` is which profile judges it;
+    `gate_asked` is when it was last found to be kept out, as far as `SchedulingQueue.kept_out` goes by it;
     `flushed` says that it is being attempted only because it slept too long, which no event should leave to time.
     """
 
@@ -28,6 +29,7 @@ class QueuedPod:
     unschedulable_plugins: set[str] = field(default_factory=set)
     pending_plugins: set[str] = field(default_factory=set)
     gating_plugin: str = ""
+    gate_asked: float = 0.0
     flushed: bool = False
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmarks.scheduler import node_body, pod_body
+from scheduler_plugins.report import scheduled_condition
 from slacktide import names
 from slacktide.cluster import NODES, PODS
 from slacktide.forecast import Amount, Forecast, Terms, encode
@@ -43,9 +44,28 @@ def placed(client, namespace, count):
     return wait_for(all_placed, f"{count} pods on nodes")
 
 
+def condition(client, namespace, name):
+    return scheduled_condition(client.get(PODS, name, namespace))
+
+
 def words(client, namespace, name):
-    pod = client.get(PODS, name, namespace)
-    return next((one.message for one in pod.status.conditions if one.type == "PodScheduled"), "")
+    found = condition(client, namespace, name)
+    return "" if found is None else found.message
+
+
+def in_gang(index):
+    """A pod of a gang of three."""
+    body = pod_body(index, names.SCHEDULER_NAME)
+    body["metadata"].update(name=f"gang-{index}", annotations={"slacktide.io/min-members": "3"})
+    body["metadata"]["labels"]["slacktide.io/pod-group"] = "three"
+    return body
+
+
+def gang_says(client, namespace, *texts):
+    """A gang that is not whole says so in each of its pods after a while."""
+    for index in range(2):
+        said = wait_for(lambda name=f"gang-{index}": words(client, namespace, name), "condition of a gang kept out")
+        assert all(text in said for text in texts), said
 
 
 def test_best_effort_pods_go_where_the_forecast_has_room(plane, client, namespace):
@@ -54,9 +74,15 @@ def test_best_effort_pods_go_where_the_forecast_has_room(plane, client, namespac
     made = [client.create(NODES, body).metadata.name for body in bodies]
     try:
         with plane.slacktide("scheduler_plugins"):
+            for index in range(2):
+                client.create(PODS, in_gang(index), namespace)
             for index in range(6):
                 client.create(PODS, pod_body(index, names.SCHEDULER_NAME), namespace)
             assert set(placed(client, namespace, 6)) == {made[0], made[2]}
+            gang_says(client, namespace, "gang has fewer pods than it needs", "has 2, its minimum is 3")
+            client.create(PODS, in_gang(2), namespace)
+            assert set(placed(client, namespace, 9)) == {made[0], made[2]}
+            assert {condition(client, namespace, f"gang-{index}").status for index in range(3)} == {"True"}
             big = pod_body(99, names.SCHEDULER_NAME)
             big["spec"]["containers"][0]["resources"]["requests"][names.BATCH_CPU] = "18000"
             big["spec"]["containers"][0]["resources"]["limits"][names.BATCH_CPU] = "18000"

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from scheduler_plugins.plugins import default_registry
+from scheduler_plugins.report import Reporter
 from slacktide.objects import Pod
 from tests.scheduler_plugins.build import info, node, pod
 from tests.scheduler_plugins.gangs import (
@@ -74,6 +75,78 @@ def test_pods_that_a_gang_keeps_out_move_with_the_missing_sibling() -> None:
     assert rig.queue.counts()["gated"] == 2
     put(rig, gang("a", 3)[2])
     assert bound(rig) == 3
+
+
+# What people see of a gang that is not whole (KEP-5501).
+
+
+def told(rig: Rig, seconds: float = 0.0) -> None:
+    rig.clock.forward(seconds)
+    rig.scheduler.tell_kept_out()
+    rig.settle()
+
+
+def test_why_a_gang_is_kept_out_stands_in_its_pods_after_a_while_and_no_longer_than_that() -> None:
+    rig = scheduler(8)
+    put(rig, *gang("a", 5)[:2])
+    told(rig, 9)
+    assert rig.condition("a0") == ("", "", "")
+    told(rig, 1)
+    few = "gang has fewer pods than it needs (gang default/a has 2, its minimum is 5)"
+    assert rig.condition("a0") == rig.condition("a1") == ("False", "NotReadyForScheduling", few)
+    written = len(rig.server.patches)
+    for _ in range(5):
+        told(rig, 10)
+    assert len(rig.server.patches) == written
+    put(rig, *gang("a", 5)[2:4])
+    told(rig, 10)
+    assert "has 4, its minimum is 5" in rig.condition("a0")[2]
+    put(rig, gang("a", 5)[4])
+    assert bound(rig) == 5
+    assert rig.recorder.events[-1][2] == "Scheduled"
+
+
+def test_pods_with_scheduling_gates_are_told_by_the_api_server_alone() -> None:
+    rig = scheduler(8)
+    put(rig, member("a0", "a", 2, **GATED), member("a1", "a", 2))
+    told(rig, 60)
+    assert rig.condition("a0") == ("", "", "")
+    assert rig.condition("a1")[1] == "NotReadyForScheduling"
+
+
+def test_a_pod_that_holds_a_place_is_no_longer_said_to_be_kept_out() -> None:
+    rig = scheduler(4, args={"podGroupRejectPercentage": 100})
+    put(rig, *gang("a", 3)[:2])
+    told(rig, 10)
+    put(rig, member("a2", "a", 3, nodeSelector={"nowhere": "yes"}))
+    for name in ("a0", "a1"):
+        assert rig.condition(name) == ("False", "NotReadyForScheduling", "holds a place on n0, waits for Gang")
+    assert rig.condition("a2")[1] == "Unschedulable"
+    rig.later(61)
+    assert rig.condition("a0")[1] == "Unschedulable"
+
+
+def test_many_are_told_a_few_at_a_time_those_who_wait_longest_first() -> None:
+    rig = scheduler(8)
+    for serial in range(250):
+        rig.server.put(member(f"p{serial}", f"g{serial}", 2))
+        rig.clock.forward(0.001)
+    rig.settle()
+    for expected in (100, 200, 250, 250):
+        told(rig, 10)
+        known = [serial for serial in range(250) if rig.condition(f"p{serial}")[1]]
+        assert known == list(range(expected))
+
+
+def test_a_pod_that_was_bound_meanwhile_is_not_told_that_it_is_kept_out() -> None:
+    """The word is on its way while the pod is placed: the API refuses it, for the pod has changed."""
+    rig = scheduler(8)
+    put(rig, *gang("a", 3)[:2])
+    seen = rig.server.pods["default", "a0"]
+    put(rig, gang("a", 3)[2])
+    assert bound(rig) == 3
+    Reporter(rig.server, rig.recorder, rig.wall).not_ready(seen, "kept out")
+    assert rig.condition("a0") == ("", "", "")
 
 
 @pytest.mark.parametrize(

@@ -31,25 +31,16 @@ class Ticks:
         return self.left < 0
 
 
-class Flushed:
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.backoff: list[float] = []
-        self.unschedulable: list[float] = []
-
-    def flush_backoff(self) -> None:
-        self.backoff.append(self.clock.now)
-
-    def flush_unschedulable(self) -> None:
-        self.unschedulable.append(self.clock.now)
-
-
-def test_backoff_is_flushed_each_second_and_sleepers_each_half_minute() -> None:
+def test_timers_with_a_period_of_their_own_run_beside_the_one_of_each_second() -> None:
     clock = Clock(0.0)
-    queue = Flushed(clock)
-    every(Ticks(clock, 65), 1.0, 30.0, queue, clock)
-    assert len(queue.backoff) == 65
-    assert queue.unschedulable == [30.0, 60.0]
+    backoff: list[float] = []
+    sleepers: list[float] = []
+    kept_out: list[float] = []
+    others = {lambda: sleepers.append(clock.now): 30.0, lambda: kept_out.append(clock.now): 10.0}
+    every(Ticks(clock, 65), 1.0, lambda: backoff.append(clock.now), others, clock)
+    assert len(backoff) == 65
+    assert sleepers == [30.0, 60.0]
+    assert kept_out == [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
 
 
 def test_workers_survive_a_task_that_fails_and_never_hold_up_the_process() -> None:

@@ -64,6 +64,9 @@ class Api:
         assert (subresource, patch_type) == ("status", "strategic")
         current = self.get(kind, name, namespace)
         self._check_uid(current, body.get("metadata", {}).get("uid"))
+        version = body.get("metadata", {}).get("resourceVersion", current.metadata.resource_version)
+        if version != current.metadata.resource_version:
+            raise Conflict(409, "Conflict", "the object has been modified; please apply your changes to the latest")
         self.patches.append(body)
         conditions = [msgspec.convert(c, PodCondition) for c in body["status"].get("conditions", [])]
         kept = [c for c in current.status.conditions if c.type not in {new.type for new in conditions}]
