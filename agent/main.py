@@ -23,6 +23,7 @@ from agent.act.journal import Journal
 from agent.act.owner import Ownership
 from agent.beat import Beat
 from agent.certificates import follow_certificates
+from agent.explaining import Explainer
 from agent.host.affinity import Affinity
 from agent.host.cgroup import CgroupLister
 from agent.host.fds import FdBudget, raise_limit
@@ -48,8 +49,9 @@ from agent.settings import AgentSettings
 from agent.spool import Spool
 from slacktide.cluster import PODS, ClusterMetrics, Informer, Rights, connect
 from slacktide.errors import SettingsError, StateError
+from slacktide.explaining import EVICTIONS_ROUTE, LADDER_ROUTE, POD_ROUTE
 from slacktide.kernel.hierarchy import Hierarchy, discover
-from slacktide.observe import Daemon, get_logger, run_daemon
+from slacktide.observe import Daemon, Queried, get_logger, run_daemon
 
 _LOG: Final = get_logger("agent")
 _LOOP_STOP_SECONDS: Final = 3.0
@@ -145,6 +147,13 @@ class Agent:
             helpers,
         )
         self._live = Live()
+        self._explainer = Explainer(
+            self._node,
+            lambda: daemon.settings,
+            writes=lambda: not (daemon.settings.observe_only or self.capabilities.observe_only),
+            lost=lambda: self._parts.audit_lost,
+            since=time.time(),
+        )
         self._metrics = AgentMetrics(daemon.registry, self.capabilities)
         follow_certificates(settings, daemon.registry)
         self._turns = 0
@@ -234,7 +243,12 @@ class Agent:
             _LOG.warning("observe only: nothing can be written on this node")
         if self._spool.problem:
             _LOG.warning("spool set aside", problem=self._spool.problem)
-        self._daemon.routes["/status"] = self._live.body
+        self._daemon.routes |= {
+            "/status": self._live.body,
+            LADDER_ROUTE: self._explainer.ladder,
+            POD_ROUTE: Queried(self._explainer.pod),
+            EVICTIONS_ROUTE: Queried(self._explainer.evictions),
+        }
         self._daemon.health.add_live("turn", self._turn_age)
         self._daemon.health.add_ready("turn", lambda: None if self._turns else "no turn was done yet")
         self._daemon.health.add_ready("pods", lambda: None if self._informer.synced else "the API has not answered yet")
@@ -279,6 +293,7 @@ class Agent:
     def _after_turn(self, turn: Turn) -> None:
         """On the control thread: publish status and metrics."""
         self._turns = turn.number
+        self._explainer.look(turn)
         counters = self._counters()
         observes = self._daemon.settings.observe_only
         drill = self._parts.drills.current()

@@ -217,9 +217,14 @@ class AgentParts:
         missing = {"ballast": ballast.why_not} if ballast is not None and ballast.why_not else {}
         return {**self.collectors.why_not(), **missing}
 
+    @property
+    def audit_lost(self) -> int:
+        """Audit lines that the disk refused."""
+        return self._audit.lost
+
     def counters(self) -> Mapping[str, int]:
         """Totals since start."""
-        lost = {"audit_lost": self._audit.lost}
+        lost = {"audit_lost": self.audit_lost}
         resctrl = self._rdt.counters if self._rdt is not None else {}
         gpus = self._gpu_notes.counters if self._gpu_notes is not None else {}
         own = {**self._log.counters, **self.drills.counters, **self.collectors.counters(), **self._cookies.counters}

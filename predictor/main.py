@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import msgspec
+
 from predictor import prior
 from predictor.auth import Gate
 from predictor.board import Board
@@ -36,9 +38,10 @@ from predictor.writer import Place, Writer, WriterRules
 from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, Informer, LeaderElector, Rights, connect
 from slacktide.cluster.events import EventRecorder
 from slacktide.errors import SettingsError
+from slacktide.explaining import PUBLISHED_ROUTE
 from slacktide.names import SYSTEM_NAMESPACE
 from slacktide.objects import Node, Pod
-from slacktide.observe import Daemon, run_daemon
+from slacktide.observe import Daemon, Queried, run_daemon
 from slacktide.transport import CertificateFiles, Tokens, may, review_token, tls_files
 from slacktide.transport.watched import ExpiryMetrics
 
@@ -189,12 +192,13 @@ def _assemble(daemon: Daemon[PredictorSettings], clock: Clock) -> _Parts:
     def warn(node: Node, reason: str, message: str) -> None:
         events.record(node, "Warning", reason, message)
 
+    publisher = Publisher(client, names_of(settings), clock, metrics, warn)
     forecaster = Forecaster(
         fleet,
         peaks,
         board,
         objects,
-        Publisher(client, names_of(settings), clock, metrics, warn),
+        publisher,
         lambda: elector.is_leader,
         writer.retire,
         settings,
@@ -202,6 +206,9 @@ def _assemble(daemon: Daemon[PredictorSettings], clock: Clock) -> _Parts:
         metrics,
     )
     waker.target = forecaster.wake
+    daemon.routes[PUBLISHED_ROUTE] = Queried(
+        lambda query: msgspec.json.encode(publisher.told(query.get("node", ""), leads=elector.is_leader))
+    )
     daemon.on_reload(forecaster.reload)
     daemon.health.add_live("writer", writer.ended)
     daemon.health.add_live("forecaster", forecaster.ended)

@@ -21,6 +21,7 @@ from predictor.budget import Budget
 from predictor.clock import Clock, Instant
 from predictor.conflicts import NO_CONFLICT, Conflict, ConflictRules, changed, given_way, watched
 from predictor.metrics import Metrics
+from predictor.publication_record import PublishedRecord, Trouble
 from predictor.publish import (
     REFRESH_SHARE,
     Cause,
@@ -43,6 +44,7 @@ from slacktide.cluster.errors import (
     Unreachable,
 )
 from slacktide.cluster.retry import Backoff
+from slacktide.explaining import Published
 from slacktide.forecast import Amount, Forecast
 from slacktide.names import FORECAST_ANNOTATION
 from slacktide.objects import Node
@@ -153,6 +155,7 @@ class Publisher:
         self._away: str | None = None
         self._in_a_row = 0
         self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="publish")
+        self._record = PublishedRecord()
         self.others: frozenset[str] = frozenset()
 
     def close(self) -> None:
@@ -163,16 +166,28 @@ class Publisher:
         """Leadership begins: what stands is read from the nodes again, since another may have written."""
         self._known.clear()
         self._plans.clear()
+        self._record.begin(self._clock.now().wall)
 
     def forget(self, name: str) -> None:
         """The node is gone."""
         self._known.pop(name, None)
+        self._record.forget(name)
         self._metrics.conflicts.set(len(self._stopped()))
 
     def standing(self, name: str) -> Amount | None:
         """What stands in the status of a node, None when nothing does or it was never looked at."""
         known = self._known.get(name)
         return None if known is None or known.standing is None else known.standing.published
+
+    def told(self, name: str, *, leads: bool) -> Published:
+        """The last changes of a node and what waits there, for `explain`; may be called from any thread."""
+        known, now = self._known.get(name), self._clock.now().monotonic
+        if known is None:
+            return self._record.told(name, None, now, Trouble(), leads=leads)
+        stopped = known.rival
+        if not stopped and known.conflict.stopped is not None:
+            stopped = f"{_named(known.writer) or 'somebody else'} writes the batch resources of this node"
+        return self._record.told(name, known.standing, now, Trouble(known.refused, stopped), leads=leads)
 
     def problem(self) -> str | None:
         """Why something is not published that should be; None when all is."""
@@ -300,7 +315,7 @@ class Publisher:
         if not isinstance(error, _NO_SERVICE):
             if known.fresh:
                 # What stands there is newer than what our cache had: it is read again.
-                self.forget(name)
+                self._known.pop(name, None)
             if said != known.refused:
                 log.warning("publication refused", node=name, cause=plan.publication.cause, error=str(error))
             return True
@@ -321,6 +336,7 @@ class Publisher:
         self._metrics.publications.labels(publication.cause).inc()
         if publication.cause is Cause.REFRESH:
             return
+        self._record.add(plan.node.metadata.name, publication)
         if plan.measured is not None and not publication.forecast.closed:
             self._metrics.publish_lag.labels(publication.cause).observe(max(0.0, now.monotonic - plan.measured))
         log.info(

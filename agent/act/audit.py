@@ -110,6 +110,49 @@ def read(directory: str, newest: int | None = None) -> tuple[tuple[AuditLine, ..
     return tuple(lines if newest is None else lines[-newest:] if newest > 0 else ()), skipped
 
 
+class Tail(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest lines, oldest first; `since` is the time of the oldest line that is kept at all (None: there is none).
+
+    `skipped` counts lines that cannot be read among those that were looked at.
+    """
+
+    lines: tuple[AuditLine, ...] = ()
+    since: float | None = None
+    skipped: int = 0
+
+
+def read_tail(directory: str, newest: int, pod: str = "") -> Tail:
+    """The `newest` lines, or those about the pod NAMESPACE/NAME, by decoding no more than are needed.
+
+    No file is no lines. Raises OSError where there is one that cannot be read.
+    """
+    path = os.path.join(directory, FILE_NAME)
+    raw = [*_raw_lines(f"{path}.1"), *_raw_lines(path)]
+    since = next((line.wall for one in raw if (line := _line(one)) is not None), None)
+    found: list[AuditLine] = []
+    skipped = 0
+    # A line about a pod has its name somewhere; most that have not need not be decoded.
+    mark = pod.rpartition("/")[2].encode()
+    for one in reversed(raw):
+        if len(found) >= newest:
+            break
+        if mark not in one:
+            continue
+        line = _line(one)
+        if line is None:
+            skipped += 1
+        elif not pod or f"{line.namespace}/{line.name}" == pod:
+            found.append(line)
+    return Tail(lines=tuple(reversed(found)), since=since, skipped=skipped)
+
+
+def _line(raw: bytes) -> AuditLine | None:
+    try:
+        return msgspec.json.decode(raw, type=AuditLine)
+    except msgspec.MsgspecError:
+        return None
+
+
 def _raw_lines(path: str) -> list[bytes]:
     try:
         with open(path, "rb") as file:

@@ -149,13 +149,11 @@ def _looked(snapshot: NodeSnapshot, pods: Sequence[PodSnapshot], state: IoState,
 
 
 def _judge(snapshot: NodeSnapshot, pods: Sequence[PodSnapshot], rung: RungState, settings: IoSettings) -> Verdict:
-    ls = snapshot.pods_of(Tier.LS)
-    if not pods or not ls:
+    if not pods or not snapshot.pods_of(Tier.LS):
         return Verdict(needed=0, calm=True, reason="LS and BE are not both here")
-    waits = [pod.psi_io for pod in ls if pod.psi_io is not None]
-    if not waits:
+    worst = worst_wait(snapshot)
+    if worst is None:
         return Verdict(needed=None, calm=False, reason="held: it is not known whether LS waits for I/O")
-    worst = max(waits)
     said = f"LS waits for I/O {100 * worst:.0f} % of the time"
     rates = [pod.io_rate for pod in pods if pod.io_rate is not None]
     idle = len(rates) == len(pods) and sum(rates) < settings.be_pod_min_bytes
@@ -164,6 +162,11 @@ def _judge(snapshot: NodeSnapshot, pods: Sequence[PodSnapshot], rung: RungState,
         return Verdict(needed=0, calm=calm, reason=said if calm else f"held: {said}")
     settled = rung.since is None or not rung.level or snapshot.at - rung.since >= settings.settle_seconds
     return Verdict(needed=rung.level + 1 if settled else rung.level, calm=False, reason=said)
+
+
+def worst_wait(snapshot: NodeSnapshot) -> float | None:
+    """The highest share of time in which an LS pod waited for I/O; None if not known."""
+    return max((pod.psi_io for pod in snapshot.pods_of(Tier.LS) if pod.psi_io is not None), default=None)
 
 
 def _top(state: IoState, settings: IoSettings) -> int:

@@ -191,7 +191,7 @@ def _judge(
         return Verdict(needed=None, calm=False, reason="held: available memory is not known")
     percent = 100 * available / total
     marks = [settings.high_percent if what == "high" else settings.reclaim_percent for what in means]
-    psi = _ls_waits(snapshot)
+    psi = ls_waits(snapshot)
     blamed = psi is not None and percent < settings.psi_available_percent
     if not be_here:
         return Verdict(needed=0, calm=True, reason="no BE pod is here")
@@ -204,7 +204,7 @@ def _judge(
     return Verdict(needed=needed, calm=calm, reason=reason if needed or calm else f"held: {reason}")
 
 
-def _ls_waits(snapshot: NodeSnapshot) -> float | None:
+def ls_waits(snapshot: NodeSnapshot) -> float | None:
     """The highest share of time in which an LS pod, not near its own limit, waited for memory; None if not known."""
     return max(
         (

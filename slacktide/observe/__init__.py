@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slacktide.observe.health import Health
     from slacktide.observe.logs import setup_logging
     from slacktide.observe.metrics import build_info
-    from slacktide.observe.server import ObserveServer
+    from slacktide.observe.server import ObserveServer, Queried
     from slacktide.observe.signals import StopSignals
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Health",
     "Logger",
     "ObserveServer",
+    "Queried",
     "StopSignals",
     "build_info",
     "get_logger",
@@ -36,6 +37,7 @@ _WHERE: Final = {
     "Daemon": "daemon",
     "Health": "health",
     "ObserveServer": "server",
+    "Queried": "server",
     "StopSignals": "signals",
     "build_info": "metrics",
     "run_daemon": "daemon",

@@ -15,7 +15,7 @@ from slacktide.observe.health import Health
 from slacktide.observe.logger import get_logger
 from slacktide.observe.logs import flush_logs, setup_logging
 from slacktide.observe.metrics import build_info
-from slacktide.observe.server import ObserveServer, Route
+from slacktide.observe.server import ObserveServer, Queried, Route
 from slacktide.observe.signals import StopSignals
 from slacktide.settings import DaemonSettings, Loaded, load, reloaded
 
@@ -41,7 +41,7 @@ class Daemon(Generic[S]):
         self.stop = stop
         self.registry = CollectorRegistry()
         self.health = Health()
-        self.routes: dict[str, Route] = {}
+        self.routes: dict[str, Route | Queried] = {}
         self.address = ""
         """Where the observe endpoint listens; empty when it does not."""
         self._loaded = loaded

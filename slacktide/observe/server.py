@@ -16,10 +16,11 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -31,6 +32,14 @@ from slacktide.sockets import Listen, parse_listen, remove_socket, remove_stale_
 
 Route = Callable[[], bytes]
 """Body of a JSON route; runs on a request's thread, so what it reads must be safe to read there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queried:
+    """A JSON route that looks at what is asked for: parameters of the query -> body; the last of a name counts."""
+
+    answer: Callable[[Mapping[str, str]], bytes]
+
 
 REQUEST_SECONDS: Final = 5.0
 """A request must have arrived, and its answer been taken, within this time each."""
@@ -54,7 +63,7 @@ class ObserveServer:
         listen: str,
         registry: CollectorRegistry,
         health: Health,
-        routes: Mapping[str, Route] | None = None,
+        routes: Mapping[str, Route | Queried] | None = None,
     ) -> None:
         self._listen = parse_listen(listen, _SETTING) if listen else None
         self._answers = _Answers(registry, health, {} if routes is None else routes)
@@ -91,7 +100,7 @@ class ObserveServer:
 class _Answers:
     """Path -> status, content type and body. Knows nothing of sockets."""
 
-    def __init__(self, registry: CollectorRegistry, health: Health, routes: Mapping[str, Route]) -> None:
+    def __init__(self, registry: CollectorRegistry, health: Health, routes: Mapping[str, Route | Queried]) -> None:
         self._registry = registry
         self._health = health
         self._routes = routes
@@ -106,7 +115,8 @@ class _Answers:
             return _verdict(self._health.not_ready())
         route = self._routes.get(path)
         if route is not None:
-            return HTTPStatus.OK, "application/json", route()
+            body = route.answer(dict(parse_qsl(query))) if isinstance(route, Queried) else route()
+            return HTTPStatus.OK, "application/json", body
         known = " ".join(["/metrics", "/healthz", "/readyz", *sorted(self._routes)])
         return HTTPStatus.NOT_FOUND, _TEXT, f"nothing at this path; known: {known}\n".encode()
 

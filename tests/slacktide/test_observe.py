@@ -22,7 +22,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from slacktide import __version__
 from slacktide.errors import SettingsError
-from slacktide.observe import Health, ObserveServer, StopSignals, build_info, get_logger, server, setup_logging
+from slacktide.observe import (
+    Health,
+    ObserveServer,
+    Queried,
+    StopSignals,
+    build_info,
+    get_logger,
+    server,
+    setup_logging,
+)
 from slacktide.settings import ObserveSettings
 
 
@@ -227,6 +236,12 @@ def served():
 @pytest.fixture(params=["tcp", "unix"])
 def listen(request, tmp_path):
     return "127.0.0.1:0" if request.param == "tcp" else f"unix:{tmp_path}/observe.sock"
+
+
+def test_a_route_may_look_at_what_is_asked_for(served):
+    address = served(routes={"/asked": Queried(lambda query: json.dumps(dict(query)).encode())}).address
+    assert json.loads(ask(address, "/asked?node=a%2Fb&uid=1&uid=2")[2]) == {"node": "a/b", "uid": "2"}
+    assert json.loads(ask(address, "/asked")[2]) == {}
 
 
 def test_metrics_health_and_routes(served, listen):
