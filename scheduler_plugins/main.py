@@ -13,7 +13,7 @@ from scheduler_plugins.host import DEBUG_ROUTE, SchedulerHost
 from scheduler_plugins.plugins import default_registry
 from scheduler_plugins.settings import SchedulerSettings
 from slacktide.cluster import connect
-from slacktide.observe import Daemon, get_logger, run_daemon
+from slacktide.observe import Daemon, Queried, get_logger, run_daemon
 from slacktide.settings import ClusterSettings
 
 _log = get_logger("scheduler")
@@ -37,7 +37,7 @@ def _body(daemon: Daemon[SchedulerSettings]) -> int:
         _log.warning("configuration", note=note)
     client = connect(_cluster(daemon.settings.cluster, config.kubeconfig), user_agent="slacktide-scheduler")
     host = SchedulerHost(daemon.settings, config, client, plugins, daemon.registry, daemon.health, daemon.stop.event)
-    daemon.routes[DEBUG_ROUTE] = host.records.body
+    daemon.routes[DEBUG_ROUTE] = Queried(host.records.body)
     host.start()
     try:
         with OnSignal(host.comparer.report):

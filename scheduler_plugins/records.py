@@ -23,11 +23,17 @@ from slacktide.observe import get_logger
 _log = get_logger("scheduler.scores")
 _standard = logging.getLogger("scheduler.scores")
 
-KEPT_CYCLES: Final = 32
+KEPT_CYCLES: Final = 256
+"""Some kilobytes each, with the scores of the best nodes."""
+
+SHOWN_CYCLES: Final = 32
+"""Of these in an answer that asks for no pod."""
+
 KEPT_UNPLACED: Final = 500
 """Of so many pods that are not placed the last cycle is kept, however long ago it was."""
 
 _MOST_EXPLAINED: Final = 100
+NO_QUERY: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +138,11 @@ class Cycle:
 
 
 class Records:
-    """The last cycles of a process. Thread safe."""
+    """The last cycles of a process, kept since `since` (seconds since the epoch). Thread safe."""
 
     def __init__(self, wall_seconds: Callable[[], float], kept: int = KEPT_CYCLES) -> None:
         self.wall = wall_seconds
+        self.since = wall_seconds()
         self._lock = threading.Lock()
         self._cycles: deque[Cycle] = deque(maxlen=kept)
         self._unplaced: dict[str, Cycle] = {}
@@ -162,13 +169,18 @@ class Records:
         with self._lock:
             return tuple(reversed(self._unplaced.values()))
 
-    def body(self) -> bytes:
-        """Answer of the debug endpoint: JSON {"cycles": [...], "unplaced": [...]}, the newest first."""
-        shown = {name: [cycle.shown() for cycle in cycles] for name, cycles in self._parts()}
-        return msgspec.json.encode(shown)
+    def body(self, query: Mapping[str, str] = NO_QUERY) -> bytes:
+        """Answer of the debug endpoint: JSON {"since", "cycles": [...], "unplaced": [...]}, the newest first.
 
-    def _parts(self) -> tuple[tuple[str, Sequence[Cycle]], ...]:
-        return ("cycles", self.last()), ("unplaced", self.unplaced())
+        With `uid` in the query only cycles of that pod, of all that are kept; else as many as are shown.
+        """
+        uid = query.get("uid", "")
+        shown: dict[str, Any] = {"since": self.since}
+        for name, cycles in (("cycles", self.last()), ("unplaced", self.unplaced())):
+            chosen = [cycle for cycle in cycles if cycle.uid == uid] if uid else cycles
+            most = SHOWN_CYCLES if name == "cycles" and not uid else len(chosen)
+            shown[name] = [cycle.shown() for cycle in chosen[:most]]
+        return msgspec.json.encode(shown)
 
 
 def counted(refusals: Mapping[str, int]) -> list[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 from scheduler_plugins.framework import interfaces as api
 from scheduler_plugins.framework.runtime import ScoreTable
 from scheduler_plugins.framework.status import SUCCESS, Reason, Status, unschedulable
-from scheduler_plugins.records import KEPT_CYCLES, Cycle, Records, Scores
+from scheduler_plugins.records import KEPT_CYCLES, SHOWN_CYCLES, Cycle, Records, Scores
 from tests.scheduler_plugins.build import Clock, node, pod
 from tests.scheduler_plugins.rig import Rig
 from tests.scheduler_plugins.test_cycle_extenders import Fake
@@ -86,6 +86,20 @@ def test_only_the_last_cycles_are_kept_the_newest_first() -> None:
     for i in range(KEPT_CYCLES + 3):
         records.add(Cycle("prof", f"p{i}", "", 1, 0.0, 0.0, "error"))
     assert [cycle.pod for cycle in records.last()] == [f"p{i}" for i in range(KEPT_CYCLES + 2, 2, -1)]
+
+
+def test_who_asks_for_a_pod_gets_its_cycles_of_all_that_are_kept_and_others_the_newest() -> None:
+    records = Records(Clock())
+    records.add(Cycle("prof", "d/old", "u", 1, 0.0, 0.0, "chosen", "n1"))
+    records.add(Cycle("prof", "d/waits", "w", 1, 0.0, 0.0, "unschedulable"))
+    for i in range(SHOWN_CYCLES):
+        records.add(Cycle("prof", f"p{i}", "", 1, 0.0, 0.0, "chosen"))
+    asked = msgspec.json.decode(records.body({"uid": "u"}))
+    assert ([one["pod"] for one in asked["cycles"]], asked["unplaced"]) == (["d/old"], [])
+    assert [one["pod"] for one in msgspec.json.decode(records.body({"uid": "w"}))["unplaced"]] == ["d/waits"]
+    every = msgspec.json.decode(records.body())
+    assert (len(every["cycles"]), every["cycles"][0]["pod"]) == (SHOWN_CYCLES, f"p{SHOWN_CYCLES - 1}")
+    assert every["since"] == records.since
 
 
 def test_large_table_shows_the_best_nodes_and_the_chosen_one() -> None:
