@@ -29,9 +29,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def connect(state: StateDir) -> Client:
     """Client of the API server of this state directory."""
-    from slacktide.settings import ClusterSettings
+    from slacktide.cluster import connect_unix
 
-    return reach(ClusterSettings(server=f"unix:{state.api_socket}"))
+    return connect_unix(state.api_socket, user_agent="slacktide")
 
 
 def reach(settings: ClusterSettings) -> Client:
@@ -43,8 +43,6 @@ def reach(settings: ClusterSettings) -> Client:
 
 def agent_status(state: StateDir) -> AgentStatus | None:
     """What the agent says about its last turn; None when it does not answer."""
-    import http.client
-
     import msgspec
 
     from slacktide.status import AgentStatus
@@ -53,14 +51,12 @@ def agent_status(state: StateDir) -> AgentStatus | None:
     try:
         code, body = get(state.observe_socket("agent"), "/status")
         return msgspec.json.decode(body, type=AgentStatus) if code == 200 else None
-    except (OSError, http.client.HTTPException, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError):
         return None
 
 
 def scheduling(state: StateDir) -> Scheduling | None:
     """What the scheduler kept of its last cycles; None when it does not answer."""
-    import http.client
-
     import msgspec
 
     from cli.cycles import Scheduling
@@ -70,7 +66,7 @@ def scheduling(state: StateDir) -> Scheduling | None:
         # Where the scheduler shows it: scheduler_plugins.host.DEBUG_ROUTE.
         code, body = get(state.observe_socket("scheduler"), "/debug/scheduling", timeout=3.0)
         return msgspec.json.decode(body, type=Scheduling) if code == 200 else None
-    except (OSError, http.client.HTTPException, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError):
         return None
 
 
@@ -132,10 +128,10 @@ class App:
 
     def client(self) -> Client:
         """Client of the API server. Raises CommandError (3) when nothing is up."""
-        from slacktide.settings import ClusterSettings
-
         quiet_logs()
         if self.in_cluster:
+            from slacktide.settings import ClusterSettings
+
             return self.reach(ClusterSettings(kubeconfig=self.kubeconfig, context=self.context))
         return self.local_client()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import io
 import json
 import os
@@ -56,7 +55,7 @@ class Bundle:
         """Go on without what cannot be had, and say so."""
         try:
             yield
-        except (SlacktideError, OSError, http.client.HTTPException, ValueError) as error:
+        except (SlacktideError, OSError, ValueError) as error:
             self.missing[what] = redact(f"{type(error).__name__}: {error}")
 
     def write(self, path: str) -> int:

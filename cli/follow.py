@@ -13,7 +13,7 @@ from slacktide.objects import ContainerStatus, Pod, is_terminal
 
 if TYPE_CHECKING:
     from slacktide.cluster import Client
-    from slacktide.cluster.transport import Stream
+    from slacktide.cluster.wire import Stream
 
 RETRY_SECONDS: Final = 0.5
 

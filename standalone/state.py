@@ -17,7 +17,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -229,6 +228,9 @@ def prepare(root: str) -> StateDir:
     check_space(root)
     try:
         if content is None:
+            # Only the making of one needs it, and commands that only read have answered sooner.
+            import secrets
+
             content = StateFile(FORMAT, secrets.token_hex(4), slacktide.__version__)
             write_atomically(os.path.join(root, "state.json"), msgspec.json.encode(content))
         for folder in _FOLDERS:

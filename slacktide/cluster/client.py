@@ -7,23 +7,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from slacktide.cluster.codec import Page, as_dict, codec, decode_dict, encode
 from slacktide.cluster.contact import Contact
-from slacktide.cluster.credentials import CredentialSource, source_for
+from slacktide.cluster.credentials import CredentialSource, Endpoint, TokenFileSource, source_for
 from slacktide.cluster.errors import ApiError, Forbidden, Gone, Unreadable
 from slacktide.cluster.evict import Eviction, Outcome, eviction_body, eviction_of
 from slacktide.cluster.kinds import PODS, Kind, T
-from slacktide.cluster.metrics import ClusterMetrics
 from slacktide.cluster.retry import repeated
-from slacktide.cluster.transport import Request, Response, Stream, Transport
-from slacktide.cluster.watch import WatchDecoder, WatchEvent
+from slacktide.cluster.transport import Request, Response, Transport
+from slacktide.cluster.watch import SILENCE_SECONDS, WatchDecoder, WatchEvent
 from slacktide.objects import Pod, View
-from slacktide.settings import ClusterSettings
-from slacktide.settings.shared import SILENCE_SECONDS
+
+if TYPE_CHECKING:
+    from slacktide.cluster.metrics import ClusterMetrics
+    from slacktide.cluster.wire import Stream
+    from slacktide.settings import ClusterSettings
 
 _R = TypeVar("_R")
 PatchType = Literal["merge", "strategic", "json"]
@@ -115,7 +117,7 @@ class Client:
         self._timeout = timeout_seconds
         self._silence = silence_seconds
         self._denied: Callable[[Forbidden], object] | None = None
-        self._metrics = metrics if metrics is not None else ClusterMetrics()
+        self._metrics = metrics
         self._uniform = uniform
         self._closing = threading.Event()
         self._transport = Transport(source, user_agent)
@@ -155,7 +157,8 @@ class Client:
                 break
             query = {**query, "continue": page.continue_}
         skipped = sum(page.skipped for page in pages)
-        self._metrics.unreadable.labels(kind.kind).inc(skipped)
+        if self._metrics is not None:
+            self._metrics.unreadable.labels(kind.kind).inc(skipped)
         return Listing(tuple(item for page in pages for item in page.items), page.resource_version, skipped)
 
     def watch(
@@ -380,6 +383,8 @@ class Client:
 
     def _counted(self, verb: str, call: Callable[[], _R]) -> _R:
         try:
+            if self._metrics is None:
+                return call()
             with self._metrics.request(verb):
                 return call()
         except Forbidden as error:
@@ -401,6 +406,14 @@ def connect(settings: ClusterSettings, user_agent: str, metrics: ClusterMetrics 
         silence_seconds=settings.silence_seconds,
         metrics=metrics,
     )
+
+
+def connect_unix(path: str, user_agent: str) -> Client:
+    """A client for the API server behind a Unix socket of this machine; nothing is sent yet. Raises CredentialsError.
+
+    As `connect` with the defaults of all other settings, but without reading what settings can be.
+    """
+    return Client(TokenFileSource(Endpoint(f"unix:{path}")), user_agent=user_agent)
 
 
 def _query(**parameters: str | int | None) -> dict[str, str]:

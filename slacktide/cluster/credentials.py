@@ -16,12 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
 from slacktide.cluster.errors import CredentialsError
-from slacktide.settings import ClusterSettings
 from slacktide.sockets import MAX_SOCKET_PATH, is_loopback
+
+if TYPE_CHECKING:
+    from slacktide.settings import ClusterSettings
 
 REREAD_SECONDS: Final = 60.0
 """How long a token that was read from a file is used before the file is read again."""

@@ -1,8 +1,7 @@
 """One HTTP/1.1 call on a kept connection: one write, one parse, a whole answer.
 
-Connecting, TLS and the check of the server's name are urllib3's; what happens on a connection afterwards is plain
-HTTP/1.1, which costs here a quarter of what urllib3 and http.client take. Source: RFC 9112. Not for streams, proxies
-and compressed bodies.
+Connecting is somebody else's (`unix`, `wire`); what happens on a connection afterwards is plain HTTP/1.1, which costs
+here a quarter of what urllib3 and http.client take. Source: RFC 9112. Not for streams, proxies and compressed bodies.
 """
 
 from __future__ import annotations
@@ -10,17 +9,18 @@ from __future__ import annotations
 import re
 import select
 import socket
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from slacktide.cluster.errors import Unreachable
+
+POOL_SIZE: Final = 32
+"""Idle connections that are kept."""
 
 _CHUNK_BYTES: Final = 64 * 1024
 _MOST_HEAD_BYTES: Final = 64 * 1024
@@ -33,8 +33,19 @@ _LENGTH: Final = re.compile(r"[0-9]{1,18}")
 _HEADER: Final = re.compile(r"[ -~]*")
 
 
+class NotConnected(OSError):
+    """There is no connection. `late`: nobody took the call in the time that it may take."""
+
+    def __init__(self, message: str, *, late: bool = False) -> None:
+        self.late = late
+        super().__init__(message)
+
+
 class TooLong(Exception):
-    """The answer was not complete in the time that it may take."""
+    """The answer was not complete in the seconds that it may take."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the answer was not complete after {seconds:g} s")
 
 
 class BadAnswer(Exception):
@@ -63,15 +74,16 @@ class Limits:
 class _Reader:
     """Bytes of one answer."""
 
-    def __init__(self, sock: socket.socket, deadline: float, clock: Callable[[], float]) -> None:
+    def __init__(self, sock: socket.socket, seconds: float, clock: Callable[[], float]) -> None:
         self._sock = sock
-        self._deadline = deadline
+        self._seconds = seconds
+        self._deadline = clock() + seconds
         self._clock = clock
         self._data = b""
 
     def _more(self) -> None:
         if self._clock() > self._deadline:
-            raise TooLong
+            raise TooLong(self._seconds)
         data = self._sock.recv(_CHUNK_BYTES)
         if not data:
             raise ConnectionResetError("the server closed the connection before the answer was complete")
@@ -132,31 +144,39 @@ class _Reader:
                 return b"".join(parts), False
 
 
+class Connection(Protocol):
+    """A connection to the server."""
+
+    @property
+    def sock(self) -> socket.socket:
+        """Its socket, with TLS where the server wants it."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
 class Exchange:
     """Calls one server over connections that are kept; any thread may call.
 
-    `url` is the server's with what stands before every path. Raises what sockets, ssl and urllib3's connecting raise,
-    TooLong and BadAnswer.
+    `url` is the server's with what stands before every path; `dial` makes a connection within so many seconds. Raises
+    what `dial` and sockets raise, TooLong and BadAnswer.
     """
 
     def __init__(
         self,
         url: str,
-        context: ssl.SSLContext | None,
-        server_name: str | None,
-        options: list[Any],
+        dial: Callable[[float], Connection],
         most_idle: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "", parts.port
+        self._dial = dial
         self._prefix = parts.path.rstrip("/")
-        self._context = context
-        self._server_name = server_name
-        self._options = options
         self._host_line = f"Host: {parts.netloc.rpartition('@')[2]}\r\n"
         self._clock = clock
-        self._idle: deque[HTTPConnection] = deque()
+        self._idle: deque[Connection] = deque()
         self._most_idle = most_idle
         self._lock = threading.Lock()
         self._closed = False
@@ -170,13 +190,13 @@ class Exchange:
         """Send one request and read its answer. Errors are answers, too."""
         data = self._request(method, url, headers, body)
         connection = self._connection(limits.connect_seconds)
-        sock: socket.socket = connection.sock
+        sock = connection.sock
         keep = False
         try:
             if sock.gettimeout() != limits.read_seconds:
                 sock.settimeout(limits.read_seconds)
             sock.sendall(data)
-            reader = _Reader(sock, self._clock() + limits.total_seconds, self._clock)
+            reader = _Reader(sock, limits.total_seconds, self._clock)
             answer, keep = _answer(reader, method, limits.error_bytes)
             return answer
         finally:
@@ -199,7 +219,7 @@ class Exchange:
         # In one write, so that it is one record of TLS and the server wakes up once.
         return head + body if body else head
 
-    def _connection(self, connect_seconds: float) -> HTTPConnection:
+    def _connection(self, connect_seconds: float) -> Connection:
         while True:
             with self._lock:
                 if not self._idle:
@@ -209,25 +229,9 @@ class Exchange:
                 return connection
             # The server has closed it meanwhile.
             connection.close()
-        if self._context is None:
-            connection = HTTPConnection(self._host, self._port, timeout=connect_seconds, socket_options=self._options)
-        else:
-            connection = HTTPSConnection(
-                self._host,
-                self._port,
-                timeout=connect_seconds,
-                socket_options=self._options,
-                ssl_context=self._context,
-                server_hostname=self._server_name,
-            )
-        try:
-            connection.connect()
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return self._dial(connect_seconds)
 
-    def _give_back(self, connection: HTTPConnection, *, keep: bool) -> None:
+    def _give_back(self, connection: Connection, *, keep: bool) -> None:
         with self._lock:
             if keep and not self._closed and len(self._idle) < self._most_idle:
                 self._idle.append(connection)
@@ -281,5 +285,19 @@ def _head(reader: _Reader) -> tuple[int, dict[str, str], bool]:
     return int(code), headers, version == "HTTP/1.1" and "close" not in headers.get("connection", "").lower()
 
 
-CONNECT_ERRORS: Final = (urllib3.exceptions.HTTPError, OSError, TooLong, BadAnswer)
-"""What `Exchange.call` raises when there was no answer; the errors of ssl are OSErrors."""
+ERRORS: Final = (OSError, TooLong, BadAnswer)
+"""What `Exchange.call` raises when there was no answer, and connecting raises nothing else; ssl's are OSErrors."""
+
+
+def unreachable(describe: str, error: Exception) -> Unreachable:
+    """What a person reads when there was no answer."""
+    if isinstance(error, NotConnected):
+        if error.late:
+            return Unreachable(f"{describe}: no connection within the timeout; is the address right?")
+        return Unreachable(f"{describe}: no connection: {error}; is the API server running?")
+    if isinstance(error, TooLong):
+        return Unreachable(f"{describe}: {error}")
+    if isinstance(error, TimeoutError):
+        return Unreachable(f"{describe}: the server was silent for longer than the timeout", silent=True)
+    dropped = isinstance(error, (ConnectionResetError, BrokenPipeError, ConnectionAbortedError))
+    return Unreachable(f"{describe}: the connection broke: {error}", dropped=dropped)

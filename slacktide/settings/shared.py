@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from slacktide import names
+from slacktide.cluster.watch import SILENCE_SECONDS
 from slacktide.settings.schema import Settings
-
-SILENCE_SECONDS: Final = 90.0
-"""A watch that is silent this long is taken for dead: an API server's bookmarks come about once a minute."""
 
 
 class ClusterSettings(Settings, frozen=True):

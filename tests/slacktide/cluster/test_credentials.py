@@ -23,7 +23,7 @@ from slacktide.cluster.credentials import (
     kubeconfig_source,
     source_for,
 )
-from slacktide.cluster.transport import ssl_context
+from slacktide.cluster.wire import ssl_context
 from slacktide.settings import ClusterSettings
 from tests.pki import Pki
 from tests.slacktide.cluster.fakeapi import FakeApi, Reply, status, wait_for

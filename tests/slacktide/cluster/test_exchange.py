@@ -18,6 +18,14 @@ LIMITS = Limits(connect_seconds=5.0, read_seconds=5.0, total_seconds=10.0, error
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
+class Dialled:
+    def __init__(self, address: tuple[str, int], seconds: float) -> None:
+        self.sock = socket.create_connection(address, seconds)
+
+    def close(self) -> None:
+        self.sock.close()
+
+
 class Server:
     """Answers the n-th request of all with the n-th of `answers`, in the pieces given; None closes instead."""
 
@@ -61,7 +69,8 @@ class Server:
                 return
 
     def exchange(self) -> Exchange:
-        return Exchange(f"http://127.0.0.1:{self._listening.getsockname()[1]}/base", None, None, [], 4)
+        host, port = self._listening.getsockname()
+        return Exchange(f"http://{host}:{port}/base", lambda seconds: Dialled((host, port), seconds), 4)
 
     def end(self) -> None:
         self.answers.clear()
