@@ -27,7 +27,7 @@ from rich.console import Console
 
 from benchmarks.report import emit, parser
 from cli.fleet import COLUMNS, Trends, cells, chosen, fleet
-from cli.output import make_table
+from cli.grid import Grid
 from slacktide import forecast as wire
 from slacktide.forecast import Amount, Forecast, Terms
 from slacktide.names import BATCH_CPU, FORECAST_ANNOTATION
@@ -106,7 +106,7 @@ def drawn(nodes: int, runs: int) -> float:
         trends.add(found.nodes)
         shown = chosen(found.nodes, "now", "", "all")[:LINES]
         rows = [cells(one, found.pods[one.node], trends.line(one.node)) for one in shown]
-        Console(file=io.StringIO(), width=160).print(make_table(COLUMNS, rows))
+        Console(file=io.StringIO(), width=160).print(Grid(COLUMNS, rows))
 
     return median_ms(runs, look)
 

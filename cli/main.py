@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import textwrap
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import click
 
 import slacktide
 from cli.app import App, common_options, examples
 from cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE, code_of
+from cli.output import make_lenient
 from slacktide.errors import SettingsError, SlacktideError
 
 COMMANDS: Final = {
@@ -53,8 +56,22 @@ COMMANDS: Final = {
 them."""
 
 
+class ReaderGone(Exception):
+    """Nobody reads the output any more. No OSError: click would make one of those its own, undocumented exit code."""
+
+
 class Commands(click.Group):
     """Finds commands by their file name, so that none is imported before it is asked for."""
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        """The context of a call; help is printed here."""
+        with _reading():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run what was named."""
+        with _reading():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Names in the order in which a newcomer needs them."""
@@ -74,6 +91,14 @@ class Commands(click.Group):
         command = importlib.import_module(f"cli.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGone from error
 
 
 @click.group(
@@ -101,6 +126,7 @@ def main(argv: list[str] | None = None, app: App | None = None) -> int:
     """Run one command; returns its exit code (docs/cli.md)."""
     app = app or App()
     name = "kubectl slacktide" if app.kubectl else "slacktide"
+    make_lenient()
     try:
         result = cli.main(args=argv, prog_name=name, standalone_mode=False, obj=app)
         return result if isinstance(result, int) else OK
@@ -115,7 +141,7 @@ def main(argv: list[str] | None = None, app: App | None = None) -> int:
         return code_of(error)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         # The reader has gone; without this, the interpreter would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE

@@ -1,21 +1,25 @@
 """What goes to the terminal: tables for people, JSON for programs, remarks to stderr.
 
 Standard output carries the result and nothing else. When it is no terminal there are no colours, no redrawing,
-and no line is cut to a width.
+and no line is cut to a width. Where it takes no UTF-8, what it cannot show becomes `?`, and JSON and YAML are escaped.
 """
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cli.exits import USAGE, CommandError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
+
+    from cli.grid import Grid
 
 Format = Literal["table", "wide", "json", "yaml", "name"]
 FORMATS: Final[tuple[Format, ...]] = ("table", "wide", "json", "yaml", "name")
@@ -54,12 +58,12 @@ class Output:
             import msgspec
             import yaml
 
-            self.text(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True).rstrip())
+            unicode = takes_unicode()
+            self.text(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=unicode).rstrip())
             return
         import msgspec
 
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
-        sys.stdout.flush()
+        self.text(_escaped(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
     def line(self, value: Any) -> None:
         """Print one object of a stream: a line of JSON, or a document of YAML."""
@@ -69,14 +73,24 @@ class Output:
             return
         import msgspec
 
-        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-        sys.stdout.flush()
+        self.text(_escaped(msgspec.json.encode(value).decode()))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a table without frame, as people know it from kubectl."""
         if self.format == "name":
             raise CommandError("there are no names to list here: use --output table, json or yaml", USAGE)
-        self.draw(make_table(columns, rows))
+        from cli.grid import Grid
+
+        self.grid(Grid(columns, rows))
+
+    def grid(self, table: Grid) -> None:
+        """Print a table: as wide as the terminal, or as wide as it is where there is none."""
+        from cli.grid import ansi, bare
+
+        terminal = sys.stdout.isatty()
+        show = ansi if terminal and colours(os.environ) else bare
+        lines = table.lines(shutil.get_terminal_size().columns if terminal else None)
+        self.text("\n".join(show(line).rstrip() for line in lines))
 
     def listing(self, kind: str, names: Iterable[str], columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a table of named things, or with `--output name` a line KIND/NAME for each."""
@@ -108,34 +122,31 @@ class Output:
         sys.stderr.flush()
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A frameless rich table. Cells are plain text: brackets in a pod's message are no markup."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(
-            column, no_wrap=column not in {"REASON", "DETAIL", "MESSAGE", "CONSEQUENCE", "WHAT"}, overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    return table
+def takes_unicode() -> bool:
+    """Whether standard output shows every character."""
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
 
 
-STYLES: Final = {
-    "ready": "green",
-    "ok": "green",
-    "Running": "green",
-    "Succeeded": "green",
-    "skipped": "yellow",
-    "starting": "yellow",
-    "restarting": "yellow",
-    "not ready": "yellow",
-    "Pending": "yellow",
-    "Terminating": "yellow",
-    "problem": "bold red",
-    "crash loop": "bold red",
-    "Failed": "bold red",
-}
-"""Words that carry a colour, in every table alike."""
+def colours(environ: Mapping[str, str]) -> bool:
+    """Whether a terminal is to have colours. Source: no-color.org."""
+    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def make_lenient() -> None:
+    """What a standard stream cannot show becomes `?`, instead of ending the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _escaped(json: str) -> str:
+    """JSON in ASCII where standard output takes nothing else. Source: RFC 8259 section 7."""
+    return json if takes_unicode() else _BEYOND_ASCII.sub(_escape, json)
+
+
+def _escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+_BEYOND_ASCII: Final = re.compile("[^\x00-\x7f]+")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cli.gather import Picture, Room
-from cli.output import MISSING, make_table
+from cli.grid import Grid
+from cli.output import MISSING
 from cli.podview import show_age, show_bytes, show_cpu, show_share
 from slacktide.forecast import Amount
 from slacktide.status import Usage
@@ -42,7 +42,7 @@ def _headline(picture: Picture) -> Text:
     return text
 
 
-def _components(picture: Picture) -> Table:
+def _components(picture: Picture) -> Grid:
     assert picture.supervisor is not None
     rows = [
         [
@@ -55,16 +55,16 @@ def _components(picture: Picture) -> Table:
         ]
         for item in picture.supervisor.components
     ]
-    return make_table(("COMPONENT", "STATUS", "RESTARTS", "PID", "SINCE", "DETAIL"), rows)
+    return Grid(("COMPONENT", "STATUS", "RESTARTS", "PID", "SINCE", "DETAIL"), rows)
 
 
-def _node(picture: Picture) -> Table:
+def _node(picture: Picture) -> Grid:
     agent = picture.agent
     if agent is None:
-        return make_table(("TIER", "CPU", "MEMORY"), [["node", MISSING, MISSING]])
+        return Grid(("TIER", "CPU", "MEMORY"), [["node", MISSING, MISSING]])
     rows = [_usage_row("node", agent.node_usage, agent.capacity)]
     rows += [_usage_row(tier.value, agent.tiers[tier], agent.capacity) for tier in Tier if tier in agent.tiers]
-    return make_table(("TIER", "CPU", "OF NODE", "MEMORY", "OF NODE "), rows)
+    return Grid(("TIER", "CPU", "OF NODE", "MEMORY", "OF NODE "), rows)
 
 
 def _usage_row(name: str, usage: Usage, capacity: Usage) -> list[str]:
@@ -77,7 +77,7 @@ def _usage_row(name: str, usage: Usage, capacity: Usage) -> list[str]:
     ]
 
 
-def _room(room: Room) -> Table:
+def _room(room: Room) -> Grid:
     state = f"closed: {room.closed}" if room.closed else f"{room.freshness}, {show_age(max(0.0, room.age_seconds))} old"
     rows = [
         ["expected peak", *_amount(room.peak), ""],
@@ -85,10 +85,10 @@ def _room(room: Room) -> Table:
         ["sold", *_amount(room.sold), ""],
         ["room", *_amount(room.left), state],
     ]
-    return make_table(("FORECAST", "CPU", "MEMORY", "DETAIL"), rows)
+    return Grid(("FORECAST", "CPU", "MEMORY", "DETAIL"), rows)
 
 
-def _pods(picture: Picture, limit: int | None) -> Table:
+def _pods(picture: Picture, limit: int | None) -> Grid:
     shown = (picture.pods or [])[:limit]
     rows = [
         [
@@ -105,14 +105,11 @@ def _pods(picture: Picture, limit: int | None) -> Table:
         ]
         for item in shown
     ]
-    table = make_table(POD_COLUMNS, rows)
     hidden = len(picture.pods or []) - len(shown)
-    if hidden:
-        table.add_row(Text(f"... {hidden} more, see `slacktide ps`", style="dim"))
-    return table
+    return Grid(POD_COLUMNS, rows, note=f"... {hidden} more, see `slacktide ps`" if hidden else "")
 
 
-def _events(picture: Picture) -> Table:
+def _events(picture: Picture) -> Grid:
     rows = [
         [
             item.at[11:19],
@@ -123,7 +120,7 @@ def _events(picture: Picture) -> Table:
         ]
         for item in picture.events
     ]
-    return make_table(("EVENT", "TYPE", "REASON ", "ABOUT", "MESSAGE"), rows)
+    return Grid(("EVENT", "TYPE", "REASON ", "ABOUT", "MESSAGE"), rows)
 
 
 def _amount(amount: Amount) -> list[str]:

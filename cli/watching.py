@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -12,7 +11,8 @@ from rich.text import Text
 
 from cli.fleet import BARS, COLUMNS, PLAIN_BARS, Fleet, Trends, cells, chosen, fleet, headline
 from cli.gather import picture
-from cli.output import make_table
+from cli.grid import Grid
+from cli.output import takes_unicode
 from cli.screen import draw
 from slacktide.cluster import NODES, PODS, Informer
 
@@ -105,9 +105,9 @@ def _show(app: App, now: Fleet, rows: list[Standing]) -> None:
 
 
 def _drawn(now: Fleet, rows: list[Standing], trends: Trends, most: int) -> Group:
-    bars = BARS if (sys.stdout.encoding or "").lower().startswith("utf") else PLAIN_BARS
+    bars = BARS if takes_unicode() else PLAIN_BARS
     shown = rows[:most]
-    table = make_table(COLUMNS, [cells(one, now.pods[one.node], trends.line(one.node, bars)) for one in shown])
+    table = Grid(COLUMNS, [cells(one, now.pods[one.node], trends.line(one.node, bars)) for one in shown])
     parts: list[RenderableType] = [Text(headline(now.totals), style="bold"), Text(), table]
     if len(rows) > len(shown):
         parts.append(Text(f"... {len(rows) - len(shown)} more nodes: --match, --only and --sort choose", style="dim"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -67,6 +66,7 @@ def _plot(app: App, name: str | None, png: str | None, resource: Any, hours: flo
     import contextlib
     import shutil
 
+    from cli.output import takes_unicode
     from cli.plotted import ask, save_png, strips
     from cli.prometheus import client_of
 
@@ -80,6 +80,6 @@ def _plot(app: App, name: str | None, png: str | None, resource: Any, hours: flo
     if app.out.json:
         app.out.document(drawn)
         return
-    plain = not (sys.stdout.encoding or "").lower().startswith("utf")
+    plain = not takes_unicode()
     for line in strips(drawn, shutil.get_terminal_size().columns, plain=plain):
         app.out.text(line)

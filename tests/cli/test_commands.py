@@ -390,6 +390,18 @@ def test_talking_to_the_api_loads_nothing_of_the_daemons():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_list_of_pods_loads_no_http_library_and_nothing_that_draws(root):
+    code = (
+        "import sys\nfrom cli.app import connect\nfrom standalone.state import find\n"
+        f"from slacktide.cluster import PODS, errors\nimport cli.podview, cli.grid\nclient = connect(find({root!r}))\n"
+        "try:\n    client.list(PODS)\nexcept errors.Unreachable:\n    pass\n"
+        "heavy = {'urllib3', 'http', 'ssl', 'email', 'prometheus_client', 'rich', 'yaml', 'slacktide.settings'}\n"
+        "sys.exit(f'loaded: {heavy & set(sys.modules)}' if heavy & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def until(condition):
     deadline = time.monotonic() + 10
     while not condition():
