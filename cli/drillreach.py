@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from cli.asking import said
+from cli.drillfacts import needed
 from cli.drills import OPTIONS
-from cli.exits import USAGE, CommandError
+from cli.exits import REFUSED, USAGE, CommandError
 from slacktide.cluster import PODS, Client
 from slacktide.cluster.errors import Forbidden, NotFound
 from slacktide.objects import Pod
@@ -62,11 +64,14 @@ def connect(client: Client, node: str, reach: Reach, seconds: float) -> Connecti
 def agent_of(client: Client, namespace: str, node: str) -> str:
     """Where the agent of a node serves drills. Raises CommandError when there is none."""
     selector = f"spec.nodeName={node}"
-    pods = client.list(PODS, namespace=namespace, field_selector=selector, label_selector=_LABELS).items
+    with needed("to find the agent of the node"):
+        pods = client.list(PODS, namespace=namespace, field_selector=selector, label_selector=_LABELS).items
     running = [pod for pod in pods if pod.status.pod_ip and pod.status.phase == "Running"]
     if not running:
         where = f"no agent runs on node {node!r} (namespace {namespace})"
-        raise CommandError(f"{where}: see `kubectl -n {namespace} get pods -o wide`, or give --agent HOST:PORT")
+        raise CommandError(
+            f"{where}: see `kubectl -n {namespace} get pods -o wide`, or give --agent HOST:PORT", REFUSED
+        )
     return _address(running[0])
 
 
@@ -78,13 +83,14 @@ def _address(pod: Pod) -> str:
 def authority(client: Client, namespace: str) -> bytes:
     """The certificates that those of agents are signed by. Raises CommandError."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps/{CA_CONFIG_MAP}"
-    try:
-        text = json.loads(client.request("GET", path)).get("data", {}).get("ca.crt", "")
-    except NotFound:
-        text = ""
+    with needed("to know whose certificates to trust; --ca-file does without"):
+        try:
+            text = json.loads(client.request("GET", path)).get("data", {}).get("ca.crt", "")
+        except NotFound:
+            text = ""
     if not text:
         what = f"there is no ca.crt in the ConfigMap {namespace}/{CA_CONFIG_MAP}"
-        raise CommandError(f"{what}: is Slacktide installed there? Else give --ca-file")
+        raise CommandError(f"{what}: is Slacktide installed there? Else give --ca-file", REFUSED)
     return str(text).encode()
 
 
@@ -98,7 +104,9 @@ def token_of(client: Client, account: str, seconds: float) -> str:
     try:
         answer = json.loads(client.request("POST", path, body=json.dumps({"spec": spec}).encode()))
     except NotFound:
-        raise CommandError(f"there is no account {account}: say which one may drill with --account") from None
+        raise CommandError(f"there is no account {account}: say which one may drill with --account", REFUSED) from None
     except Forbidden as error:
-        raise CommandError(f"you may not make tokens of {account}, and so may not drill: {error.message}") from None
+        raise CommandError(
+            f"you may not make tokens of {account}, and so may not drill: {said(error)}", REFUSED
+        ) from None
     return str(answer["status"]["token"])

@@ -11,6 +11,8 @@ FAILED: Final = 1
 USAGE: Final = 2
 """Wrong options, bad input, settings or a state directory that cannot be used."""
 NOT_RUNNING: Final = 3
+REFUSED: Final = 3
+"""`drill run`: no drill began, for a reason that was said."""
 TIMED_OUT: Final = 4
 RUN_FAILED: Final = 125
 """`run`: the pod did not run to an end of its own; what it printed is no result."""

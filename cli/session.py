@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cli import podview
 from cli.exits import BROKEN_PIPE, RUN_FAILED, SIGNAL, TIMED_OUT
@@ -42,11 +42,17 @@ class StopSignals:
     def __init__(self) -> None:
         self.count = 0
         self.first: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
 
     def install(self) -> None:
-        """Handle SIGINT, SIGTERM and SIGHUP until the process ends."""
+        """Handle SIGINT, SIGTERM and SIGHUP until `restore`, or the process ends."""
         for signum in _STOPPING:
-            signal.signal(signum, self.note)
+            self._before[signum] = signal.signal(signum, self.note)
+
+    def restore(self) -> None:
+        """Give the signals back to who had them."""
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def note(self, signum: int, _frame: object = None) -> None:
         """Count one signal."""
