@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from agent.drill import Drill, Order, Seen, abort, advance
+from agent.drill import Drill, Hold, Order, Seen, abort
+from agent.drill_steps import advance
 from agent.eviction import Victim
 
 
@@ -24,7 +25,8 @@ class Unknown(Exception):
 
 
 class DrillBoard:
-    """`on_end` is called on the control thread with a drill that ended, and must not block.
+    """`on_news` is called with the drill before and after each change that people want to know of (before: None at
+    its start), on the control thread (the start: on a caller's), and must not block.
 
     `counters`: drills, drills_aborted, drills_failed.
     """
@@ -32,11 +34,11 @@ class DrillBoard:
     def __init__(
         self,
         clock: Callable[[], float],
-        on_end: Callable[[Drill], None] = lambda _drill: None,
+        on_news: Callable[[Drill | None, Drill], None] = lambda _before, _after: None,
         new_id: Callable[[], str] = lambda: secrets.token_hex(6),
     ) -> None:
         self._clock = clock
-        self._on_end = on_end
+        self._on_news = on_news
         self._new_id = new_id
         self._news = threading.Condition()
         self._drill: Drill | None = None
@@ -51,11 +53,12 @@ class DrillBoard:
             if self._drill is not None and not self._drill.phase.ended:
                 raise Busy(f"drill {self._drill.order.id} runs: {self._drill.message}")
             drill_id = self._new_id()
-            self._drill = Drill(order=make(drill_id))
+            self._drill = drill = Drill(order=make(drill_id))
             self._watchers, self._unwatched_since, self._abort = 0, self._clock(), ""
             self.counters["drills"] += 1
             self._news.notify_all()
-            return drill_id
+        self._on_news(None, drill)
+        return drill_id
 
     def abort(self, drill_id: str, why: str) -> str:
         """Ask for an end with the next decision. Returns a sentence. Raises Unknown."""
@@ -80,10 +83,12 @@ class DrillBoard:
                 self._unwatched_since = self._clock()
 
     def after(self, drill_id: str, seen: Drill | None, timeout_seconds: float) -> Drill:
-        """The drill as soon as it differs from `seen`, or as it is after the timeout. Raises Unknown."""
+        """The drill as soon as there is news beside `seen`, or as it is after the timeout. Raises Unknown."""
         with self._news:
             self._news.wait_for(
-                lambda: self._drill is not seen or (self._drill is not None and self._drill.phase.ended),
+                lambda: (
+                    _news_of(self._drill) != _news_of(seen) or (self._drill is not None and self._drill.phase.ended)
+                ),
                 timeout_seconds,
             )
             return self._named(drill_id)
@@ -97,6 +102,11 @@ class DrillBoard:
         drill = self._drill
         return None if drill is None or drill.phase.ended else drill
 
+    def hold(self) -> Hold:
+        """What the streams of samples are to do now; for any thread."""
+        drill = self.active()
+        return Hold.NOTHING if drill is None else drill.hold
+
     def observe(self, seen: Seen) -> None:
         """What one decision led to; called on the control thread."""
         with self._news:
@@ -107,12 +117,14 @@ class DrillBoard:
             if after is drill:
                 return
             self._drill = after
+            if _news_of(after) == _news_of(drill):
+                return
             self._news.notify_all()
         if after.phase.ended:
             name = f"drills_{after.phase.value}"
             if name in self.counters:
                 self.counters[name] += 1
-            self._on_end(after)
+        self._on_news(drill, after)
 
     def _ended_by_people(self, drill: Drill, at: float) -> Drill:
         if self._abort:
@@ -126,6 +138,11 @@ class DrillBoard:
         if self._drill is None or self._drill.order.id != drill_id:
             raise Unknown(f"no drill {drill_id!r} on this node")
         return self._drill
+
+
+def _news_of(drill: Drill | None) -> object:
+    """What people want to know of; measured pressure alone is no news."""
+    return None if drill is None else (drill.order.id, drill.phase, drill.message, len(drill.timeline), drill.victims)
 
 
 def for_real(victims: tuple[Victim, ...], drill: Drill | None) -> tuple[Victim, ...]:

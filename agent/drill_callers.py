@@ -17,7 +17,7 @@ from slacktide.cluster.errors import ClusterError
 from slacktide.transport import NotNow, Rejected, Tokens, User, bearer, certificate_names, may, over_tls, review_token
 
 if TYPE_CHECKING:
-    from agent.drill_service import DrillSettings
+    from agent.drill_settings import DrillSettings
 
 _REVIEW_SECONDS: Final = 30.0
 _TIMEOUT_SECONDS: Final = 5.0

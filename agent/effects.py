@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from agent.capabilities import Knob
 from agent.counters import NodeCounters
-from agent.drill import Drill, Kind, Seen, raised
+from agent.drill import Drill, Kind, Outside, Seen, raised
 from agent.drill_board import DrillBoard, for_real
 from agent.eviction import EvictorView, Victim
 from agent.gpu import Gpu
@@ -128,6 +129,14 @@ class Parts:
     tids: Callable[[Sequence[PodGroup]], Iterable[int]] = lambda _groups: ()
     """Ids of all threads in these pods."""
     collectors: Readings | None = None
+    outside: Callable[[], Outside | None] = lambda: None
+    """The last look beyond the node, while a drill needs one."""
+    lifted: Callable[[], int] = lambda: 0
+    """How often the watchdog lifted hard limits."""
+
+
+_RAISES: Final = frozenset({Kind.PRESSURE, Kind.AGENT_LOSS})
+"""Kinds of drills that raise the signal of LS pressure."""
 
 
 class Effects:
@@ -135,6 +144,8 @@ class Effects:
 
     def __init__(self, parts: Parts | None = None) -> None:
         self._parts = parts or Parts()
+        self._measured: float | None = None
+        self._seen: Seen | None = None
         self._loaded: str | None = None
         self._burnt: tuple[float, float] | None = None
 
@@ -170,8 +181,9 @@ class Effects:
 
     def pressure(self, measured: Pressure | None) -> Pressure | None:
         """LS pressure as policies shall see it: a drill's signal in place of what is measured."""
+        self._measured = measured.value if measured is not None else None
         drill = self._drill()
-        if drill is None or not drill.pressing or drill.order.kind is not Kind.SIGNAL:
+        if drill is None or not drill.pressing or drill.order.kind not in _RAISES:
             return measured
         return raised(measured.window_seconds if measured is not None else 1.0)
 
@@ -257,20 +269,42 @@ class Effects:
             self._unload()
             return
         view = self._parts.evictor.view() if self._parts.evictor else EvictorView()
-        board.observe(
-            Seen(
-                at=snapshot.at,
-                rungs=plan.rungs,
-                be_limit_millis=be_limit_millis,
-                victims=plan.victims,
-                attempts=view.attempts,
-            )
+        self._seen = Seen(
+            at=snapshot.at,
+            rungs=plan.rungs,
+            be_limit_millis=be_limit_millis,
+            victims=plan.victims,
+            attempts=view.attempts,
+            memory_held=any(knob is Knob.MEMORY_HIGH for _, knob in plan.settings),
+            class_held=plan.schemata is not None,
+            be_here=bool(snapshot.pods_of(Tier.BE)),
+            present=frozenset(pod.identity.uid for pod in snapshot.pods),
+            pressure=self._measured,
+            lifted=self._parts.lifted(),
+            outside=self._parts.outside(),
         )
+        board.observe(self._seen)
         drill = board.active()
         if drill is not None and drill.pressing and drill.order.kind is Kind.LOAD:
             self._burn(drill, snapshot)
         else:
             self._unload()
+
+    @property
+    def silenced(self) -> bool:
+        """Whether a drill wants the control loop to be silent."""
+        drill = self._drill()
+        return drill is not None and drill.silences
+
+    def keep_silent(self, now: float) -> None:
+        """In place of beats and turns while a drill silences them: it still has to end, and sees the watchdog act."""
+        board, seen = self._parts.drills, self._seen
+        if board is None or seen is None:
+            return
+        lifted = self._parts.lifted()
+        limit = None if lifted > seen.lifted else seen.be_limit_millis
+        # Nobody reads anything meanwhile: what was seen last stands, save for what the watchdog does.
+        board.observe(replace(seen, at=now, lifted=lifted, be_limit_millis=limit, pressure=None))
 
     def _drill(self) -> Drill | None:
         return self._parts.drills.active() if self._parts.drills else None

@@ -36,11 +36,19 @@ class Victim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillOrder:
-    """The drill that presses now, as far as victims go: its id, and how many more it may take or (dry run) name."""
+    """The drill that presses now, for policies: its id, and how many more pods it may take or (dry run) name.
+
+    presses_ls       LS pressure makes gaps on its account
+    memory_percent   what is to count as available, of the node's memory; None: what is measured
+    takes_bandwidth  LS is to count as losing cache and bandwidth to BE
+    """
 
     id: str
     victims_left: int = 0
     dry_run: bool = False
+    presses_ls: bool = True
+    memory_percent: float | None = None
+    takes_bandwidth: bool = False
 
 
 class Outcome(enum.StrEnum):

@@ -182,6 +182,10 @@ class Loop:
         next_beat = next_turn = self._clock()
         while not self._stop.is_set():
             now = self._clock()
+            if self._effects.silenced and self._guarded(self._keep_silent):
+                # Whatever was due meanwhile was not late.
+                next_beat = next_turn = self._clock()
+                continue
             if now >= next_turn:
                 next_turn = self._advance(next_turn, settings.turn_seconds, now, "late_turns")
                 if self._guarded(self.turn):
@@ -192,6 +196,11 @@ class Loop:
             if self._clock() >= self._rest_until:
                 self._guarded(self.arrive)
             self._sleep(min(next_beat, next_turn))
+
+    def _keep_silent(self) -> None:
+        """One step of a drill that rehearses our loss: no sign of life, no look at the node."""
+        self._effects.keep_silent(self._clock())
+        self._sleep(self._clock() + self._settings().beat_seconds)
 
     def _beat_period(self, settings: AgentSettings) -> float:
         """Short while a surge of LS could be short of CPU at once: BE runs beside it, and the CPUs are busy."""

@@ -45,7 +45,7 @@ from agent.policy.base import Context
 from agent.policy.registry import build as build_policies
 from agent.policy.spread import Spread
 from agent.report import Reporter
-from agent.settings import AgentSettings
+from agent.settings import SILENT_TURNS, AgentSettings
 from agent.spool import Spool
 from slacktide.cluster import PODS, ClusterMetrics, Informer, Rights, connect
 from slacktide.errors import SettingsError, StateError
@@ -56,8 +56,6 @@ from slacktide.observe import Daemon, Queried, get_logger, run_daemon
 _LOG: Final = get_logger("agent")
 _LOOP_STOP_SECONDS: Final = 3.0
 _LIVE_SECONDS: Final = 10.0
-_SILENT_TURNS: Final = 3.0
-"""Turns that may be missed before anybody worries, where turns are long."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -135,6 +133,7 @@ class Agent:
             self._spool,
             settings.report,
             settings.predictor,
+            held=lambda: self._parts.drills.hold(),
         )
         self._parts = AgentParts(
             daemon,
@@ -145,6 +144,8 @@ class Agent:
             self.capabilities,
             self._client,
             helpers,
+            self._guard,
+            lambda: (self._reporter.connected, self._spool.waiting()),
         )
         self._live = Live()
         self._explainer = Explainer(
@@ -286,13 +287,17 @@ class Agent:
         self._delays.close()
 
     def _turn_age(self) -> str | None:
+        if self._parts.effects.silenced:
+            # A drill keeps it silent for a bounded time: whoever restarted the agent now would spoil it.
+            return None
         age = time.monotonic() - self._loop.last_sign
-        limit = max(_LIVE_SECONDS, _SILENT_TURNS * self._daemon.settings.turn_seconds)
+        limit = max(_LIVE_SECONDS, SILENT_TURNS * self._daemon.settings.turn_seconds)
         return None if age < limit else f"no turn went well for {age:.1f} s"
 
     def _after_turn(self, turn: Turn) -> None:
         """On the control thread: publish status and metrics."""
         self._turns = turn.number
+        self._parts.look(turn)
         self._explainer.look(turn)
         counters = self._counters()
         observes = self._daemon.settings.observe_only
@@ -340,5 +345,4 @@ def _host(settings: AgentSettings) -> tuple[Hierarchy, CgroupLister]:
 
 def _guard(settings: AgentSettings) -> Guard:
     """The watchdog; where turns are long, some may be missed before it acts."""
-    seconds = max(settings.watchdog_seconds, _SILENT_TURNS * settings.turn_seconds)
-    return Guard(settings.state_dir, settings.proc_root, seconds)
+    return Guard(settings.state_dir, settings.proc_root, settings.watchdog_limit_seconds)

@@ -56,6 +56,7 @@ COUNTED: Final = {
     "audit_lost": "Lines of the audit file that the disk refused.",
     "drills": "Drills that were started.",
     "drills_aborted": "Drills that were ended early, by people or by the dead-man timer.",
+    "drills_refused": "Drills that were refused for how the node stood.",
     "drills_failed": "Drills after which BE did not get its room back in time.",
     **eviction_log.COUNTED,
     **rdt.COUNTED,

@@ -21,6 +21,11 @@ DRILL_PERMISSIONS: Final[tuple[Permission, ...]] = (
 )
 """Only where `drill.listen` is HOST:PORT and callers show tokens."""
 
+FORECAST_PERMISSIONS: Final[tuple[Permission, ...]] = permissions(
+    "get", "nodes", "see in a drill how its forecast ages"
+)
+"""Only where `drill.listen` is set."""
+
 
 def needed(settings: AgentSettings) -> tuple[Permission, ...]:
     """The permissions that an agent with these settings uses."""
@@ -30,6 +35,8 @@ def needed(settings: AgentSettings) -> tuple[Permission, ...]:
     elif settings.collect.gpu and settings.collect.gpu_publish:
         found += GPU_PERMISSIONS
     drill = settings.drill
+    if drill.listen:
+        found += FORECAST_PERMISSIONS
     if drill.listen and not drill.listen.startswith("unix:") and not drill.tls_client_ca_file:
         found += DRILL_PERMISSIONS
     return found

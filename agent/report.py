@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from agent.drill import Hold
 from agent.endpoints import Resolve, endpoints, has_names, host_of, resolve, split
 from agent.receivers import Receiver, Receivers
 from agent.settings import ReportSettings
@@ -59,7 +60,8 @@ def dial(target: str, host: str, settings: ReportSettings) -> Connection:
 
 
 class Reporter:
-    """`targets` are the predictors, comma separated; empty reports nowhere and only spools.
+    """`targets` are the predictors, comma separated; empty reports nowhere and only spools. `held` is what a drill
+    does to the streams now.
 
     Raises SettingsError for targets that these settings cannot reach safely.
 
@@ -77,6 +79,7 @@ class Reporter:
         *,
         connect: Dial | None = None,
         look_up: Resolve = resolve,
+        held: Callable[[], Hold] = lambda: Hold.NOTHING,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
@@ -89,6 +92,7 @@ class Reporter:
         files_of(settings).check(self._targets)
         self._dial = connect or (lambda target, host: dial(target, host, settings))
         self._look_up = look_up
+        self._held = held
         self._clock = clock
         self._wall = wall
         self._jitter = jitter
@@ -195,6 +199,7 @@ class Reporter:
             receiver,
             self._settings,
             lambda: self._dial(target, host),
+            held=self._held,
             clock=self._clock,
             wall=self._wall,
             jitter=self._jitter,

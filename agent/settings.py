@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
 from agent.act.evictor import EvictorSettings
 from agent.collect import CollectSettings
-from agent.drill_service import DrillSettings
+from agent.drill_settings import DrillSettings
 from agent.policy.batch_limits import BatchLimitsSettings
 from agent.policy.burst import BurstSettings
 from agent.policy.cache_bandwidth import CacheBandwidthSettings
@@ -24,6 +24,9 @@ from agent.policy.spread import SpreadSettings
 from agent.policy.suppress import SuppressSettings
 from agent.policy.weight import WeightSettings
 from slacktide.settings import ClusterSettings, DaemonSettings, ResourceNames, Settings
+
+SILENT_TURNS: Final = 3.0
+"""Turns that may be missed before anybody worries, where turns are long."""
 
 
 class ReportSettings(Settings, frozen=True):
@@ -147,6 +150,11 @@ class AgentSettings(DaemonSettings, frozen=True):
     evictor: EvictorSettings = EvictorSettings()
     drill: DrillSettings = DrillSettings()
     report: ReportSettings = ReportSettings()
+
+    @property
+    def watchdog_limit_seconds(self) -> float:
+        """Silence of the control loop after which the watchdog acts."""
+        return max(self.watchdog_seconds, SILENT_TURNS * self.turn_seconds)
 
     def __post_init__(self) -> None:
         """Rules that span fields. Raises ValueError."""

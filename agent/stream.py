@@ -16,6 +16,7 @@ from typing import Final
 
 import grpc
 
+from agent.drill import Hold
 from agent.receivers import Receiver
 from agent.settings import ReportSettings
 from agent.wire import request_of
@@ -54,7 +55,7 @@ class _Session:
 class Streamer:
     """A thread that keeps a stream open. `counters`: sent, acknowledged, refused, streams, failures.
 
-    `connected` while acks come.
+    `connected` while acks come. `held` is what a drill does to the stream now.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Streamer:
         settings: ReportSettings,
         connect: Connect,
         *,
+        held: Callable[[], Hold] = lambda: Hold.NOTHING,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
@@ -74,6 +76,7 @@ class Streamer:
         self._spool = receiver
         self._settings = settings
         self._connect = connect
+        self._held = held
         self._clock = clock
         self._wall = wall
         self._jitter = jitter
@@ -111,6 +114,10 @@ class Streamer:
     def _stream_loop(self) -> None:
         pause = self._settings.backoff_seconds
         while not self._stopping.is_set():
+            if self._held() is Hold.CUT:
+                self._stopping.wait(_POLL_SECONDS)
+                pause = self._settings.backoff_seconds
+                continue
             acknowledged = self.counters["acknowledged"]
             try:
                 self._stream()
@@ -152,7 +159,7 @@ class Streamer:
             for response in call:
                 self._take(session, response)
         except grpc.RpcError:
-            if not (session.renewing and not session.in_flight):
+            if not ((session.renewing and not session.in_flight) or self._held() is Hold.CUT):
                 raise
         finally:
             session.done.set()
@@ -172,12 +179,13 @@ class Streamer:
                 self.counters["sent"] += len(message.samples)
                 yield message
                 continue
+            cut = self._held() is Hold.CUT
             overdue = self._overdue(session, now)
             if overdue:
                 _LOG.warning(
                     "no receipt from the predictor, the stream is opened anew", seconds=now - session.progress_at
                 )
-            if (overdue or (session.renewing and not session.in_flight)) and session.call is not None:
+            if (cut or overdue or (session.renewing and not session.in_flight)) and session.call is not None:
                 session.call.cancel()
                 return
             with self._wake:
@@ -188,6 +196,8 @@ class Streamer:
         return bool(session.in_flight) and now - since > self._settings.ack_timeout_seconds
 
     def _next(self, session: _Session) -> usage_pb2.ReportRequest | None:
+        if self._held() is not Hold.NOTHING:
+            return None
         room = max(0, self._settings.in_flight_samples - len(session.in_flight))
         batch = self._spool.batch(session.boot_id, session.sent, min(self._settings.batch_samples, room))
         if not batch:

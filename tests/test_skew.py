@@ -19,12 +19,13 @@ from prometheus_client import CollectorRegistry
 
 from agent.drill import Seen
 from agent.drill_board import DrillBoard
-from agent.drill_service import DrillServer, DrillService, DrillSettings
+from agent.drill_settings import DrillSettings
 from agent.policy.rung import RungStatus
 from cli.drills import rehearse
 from predictor.metrics import Metrics
 from slacktide.v1 import drill_pb2, forecast_pb2, forecast_pb2_grpc, usage_pb2
 from tests.agent.test_report import reporting, sample, wait_for
+from tests.drill_twin import drill_server
 from tests.patience import PATIENCE
 from tests.predictor.test_service import Running, entry, stored
 
@@ -204,7 +205,7 @@ def beating(board):
 def test_an_old_command_drills_this_agent(old, tmp_path):
     board = DrillBoard(time.monotonic)
     settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock")
-    server = DrillServer(settings, DrillService("n1", board, lambda: settings))
+    server = drill_server(board, settings)
     server.start()
     try:
         with beating(board), grpc.insecure_channel(settings.listen) as channel:

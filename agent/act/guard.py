@@ -54,6 +54,11 @@ class Guard:
         """Process id of the watchdog."""
         return self._process.pid
 
+    def why_not(self) -> str:
+        """Why no process watches now; empty when one does."""
+        code = self._process.poll()
+        return "" if code is None else f"the watchdog died with code {code}"
+
     @property
     def living(self) -> bool:
         """Whether it was not stopped yet."""

@@ -10,6 +10,7 @@ written. What decides, the first row that holds:
 
     nothing offered, no class for BE                          no rung on this node; told, and nothing changes
     reading older than `max_age_seconds`, shortage unknown    held
+    a drill says so                                           needed
     LS's own cycles per instruction are high                  needed, where BE's share of the traffic is not small
     LS loses cache to BE and fetches more in `in_row` looks   needed
     LS is short of CPU, and memory is busy by BE              needed
@@ -263,6 +264,8 @@ def _judge(
         return Verdict(needed=None, calm=False, reason=f"held: {why}")
     if not snapshot.pods_of(Tier.BE):
         return Verdict(needed=0, calm=shortage.calm, reason="no BE pod is here")
+    if snapshot.drill is not None and snapshot.drill.takes_bandwidth:
+        return _needed(state, settings, snapshot.at, "a drill says that LS loses cache and bandwidth to BE")
     busy, where = _busy(rdt, state, settings)
     if busy is None:
         return Verdict(needed=None, calm=False, reason=f"held: {where}")

@@ -27,6 +27,7 @@ from msgspec import Meta
 
 from agent.capabilities import Capabilities
 from agent.policy.base import Context, Desired
+from agent.policy.gaps import available_bytes
 from agent.policy.rung import RungRules, RungState, Verdict, advance, status_of
 from agent.policy.victims import begun_attempts
 from agent.snapshot import NodeSnapshot
@@ -177,7 +178,7 @@ def _shortage(snapshot: NodeSnapshot, settings: CloseSettings, capabilities: Cap
 
 
 def _memory(snapshot: NodeSnapshot, settings: CloseSettings) -> Iterator[Sign]:
-    available, total = snapshot.memory_available_bytes, snapshot.capacity.memory_bytes
+    available, total = available_bytes(snapshot), snapshot.capacity.memory_bytes
     if available is None or not total:
         return
     percent = 100 * available / total

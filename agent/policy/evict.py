@@ -18,8 +18,8 @@ now and what was needed in the mean of the time.
 
 Pods on their way out count as released, in every gap. One victim at a time, then `cooldown_seconds` to see what it
 did; up to `max_concurrent` at once where the gap is beyond `large_percent` of the node. `max_per_hour` bounds what a
-node loses, also over a restart. A drill that presses LS takes the pressure and satisfaction gaps on its own account:
-its victims carry its id and count against its own budget.
+node loses, also over a restart. A drill that presses LS takes the pressure and satisfaction gaps on its own account,
+one that reports memory as short the memory gap: its victims carry its id and count against its own budget.
 
 Nothing is evicted before `fresh_samples` turns were measured whole, and nothing for a figure that is not known.
 `victims` is a state: a pod is asked for as long as it should go; what became of it stands in the next snapshot.
@@ -69,7 +69,9 @@ from agent.policy.victims import (
 )
 from agent.snapshot import NodeSnapshot, PodSnapshot
 
-_OF_A_DRILL: Final = frozenset({SATISFACTION, PRESSURE})
+_OF_LS: Final = frozenset({SATISFACTION, PRESSURE})
+"""Gaps that a drill which presses LS makes."""
+
 _FREES: Final[Mapping[str, tuple[Measure, Measure]]] = {
     MEMORY: (memory_use, memory_use),
     SATISFACTION: (cpu_request, cpu_use),
@@ -236,7 +238,7 @@ def _victims(
         if gap.amount is None:
             said.append("waits for a pod of unknown size to go")
             continue
-        drill = snapshot.drill.id if snapshot.drill and gap.cause in _OF_A_DRILL else ""
+        drill = _drill_of(gap, snapshot, settings, acting=gap.cause in state.acting)
         most, why = _allowance(snapshot, state, settings, large=gap.large, drill=drill)
         frees, use = _FREES[gap.cause]
         free = [pod for pod in living if pod.identity.uid not in chosen]
@@ -249,6 +251,17 @@ def _victims(
             said.append(why or "no BE pod is left that may go and would help")
         chosen.update((pick.pod.identity.uid, _victim(pick, gap, drill)) for pick in picks)
     return tuple(chosen.values()), said
+
+
+def _drill_of(gap: Gap, snapshot: NodeSnapshot, settings: EvictSettings, *, acting: bool) -> str:
+    """Id of the drill that makes this gap; empty in earnest, also where it would be there without the drill."""
+    drill = snapshot.drill
+    if drill is None:
+        return ""
+    if gap.cause == MEMORY:
+        real = memory_gap(replace(snapshot, drill=None), settings, (), acting=acting)
+        return drill.id if drill.memory_percent is not None and real is None else ""
+    return drill.id if drill.presses_ls and gap.cause in _OF_LS else ""
 
 
 def _allowance(

@@ -89,9 +89,18 @@ def measured_whole(snapshot: NodeSnapshot) -> bool:
     )
 
 
-def available_bytes(snapshot: NodeSnapshot) -> int | None:
+def measured_bytes(snapshot: NodeSnapshot) -> int | None:
     """Memory that is available; 0 on a machine that still runs us is a kernel that cannot say (psutil#1915)."""
     return snapshot.memory_available_bytes or None
+
+
+def available_bytes(snapshot: NodeSnapshot) -> int | None:
+    """Memory that is to count as available: what is measured, or less while a drill says so."""
+    available, total = measured_bytes(snapshot), snapshot.capacity.memory_bytes
+    percent = snapshot.drill.memory_percent if snapshot.drill else None
+    if available is None or percent is None or not total:
+        return available
+    return min(available, int(total * percent / 100))
 
 
 def be_room(snapshot: NodeSnapshot) -> int | None:

@@ -35,7 +35,7 @@ from msgspec import Meta
 from agent.capabilities import Knob
 from agent.eviction import Victim, Way
 from agent.policy.base import Context, Desired, Glimpse, Request
-from agent.policy.gaps import available_bytes, percent, seconds
+from agent.policy.gaps import measured_bytes, percent, seconds
 from agent.policy.rung import RungStatus
 from agent.policy.victims import (
     NOTHING_DONE,
@@ -172,7 +172,7 @@ def _emergency(
     snapshot: NodeSnapshot, state: KillState, settings: KillSettings
 ) -> tuple[tuple[Victim, ...], str, KillState]:
     """The pod to kill, the emergency in words (empty when there is none), and the state with this look at memory."""
-    available, total = available_bytes(snapshot), snapshot.capacity.memory_bytes
+    available, total = measured_bytes(snapshot), snapshot.capacity.memory_bytes
     if available is None or not total:
         return (), "", replace(state, memory=(), emergency_since=None)
     memory = tuple(look for look in state.memory if snapshot.at - look[0] <= _LOOK_BACK_SECONDS)

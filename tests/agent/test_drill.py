@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.drill import Drill, Kind, Order, Phase, Seen, abort, advance
+from agent.drill import Drill, Kind, Order, Phase, Seen, abort
 from agent.drill_board import Busy, DrillBoard, Unknown, for_real
+from agent.drill_steps import advance
 from agent.eviction import Attempt, Outcome, Victim, Way
 from agent.policy.rung import RungStatus
 
@@ -17,7 +18,7 @@ from agent.policy.rung import RungStatus
 def order(drill_id="d1", **changed):
     values = {
         "id": drill_id,
-        "kind": Kind.SIGNAL,
+        "kind": Kind.PRESSURE,
         "duration_seconds": 10.0,
         "dry_run": False,
         "victims_max": 2,
@@ -146,7 +147,9 @@ def ended():
 @pytest.fixture
 def board(clock, ended):
     ids = iter(["d1", "d2", "d3"])
-    return DrillBoard(clock, ended.append, lambda: next(ids))
+    return DrillBoard(
+        clock, lambda _before, after: ended.append(after) if after.phase.ended else None, lambda: next(ids)
+    )
 
 
 def test_one_drill_at_a_time(board):

@@ -7,6 +7,7 @@ import shutil
 import stat
 import threading
 import time
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from agent.drill import Kind, Phase, Seen
 from agent.drill_board import DrillBoard
 from agent.drill_callers import Reviews
-from agent.drill_service import DrillServer, DrillService, DrillSettings
+from agent.drill_settings import DrillSettings
 from agent.permissions import DRILL_PERMISSIONS, needed
 from agent.policy.rung import RungStatus
 from agent.settings import AgentSettings
@@ -23,6 +24,7 @@ from slacktide.errors import SettingsError
 from slacktide.transport import Review, Tokens, User
 from slacktide.v1 import drill_pb2 as pb
 from slacktide.v1 import drill_pb2_grpc
+from tests.drill_twin import CALM, drill_server
 from tests.patience import PATIENCE
 from tests.pki import Pki
 
@@ -38,8 +40,8 @@ def board():
 def serve(board):
     servers = []
 
-    def start(settings, why_not=lambda kind: ""):
-        server = DrillServer(settings, DrillService("n1", board, lambda: settings, why_not))
+    def start(settings, **more):
+        server = drill_server(board, settings, **more)
         servers.append(server)
         server.start()
         return server
@@ -94,7 +96,7 @@ def test_a_drill_from_start_to_result(stub, board):
     ("changed", "word"),
     [
         ({"node": "n2"}, "this is 'n1'"),
-        ({"pressure": pb.PRESSURE_KIND_UNSPECIFIED}, "known: signal, load"),
+        ({"pressure": pb.PRESSURE_KIND_UNSPECIFIED}, "known: pressure, load, memory"),
         ({"duration_millis": 0}, "range 1 to 60000"),
         ({"duration_millis": 60_001}, "range 1 to 60000"),
         ({"victim_budget": 4}, "at most 3"),
@@ -117,7 +119,7 @@ def test_a_second_drill_is_refused(stub):
 
 def test_a_node_in_trouble_or_without_load_refuses(serve, board, tmp_path):
     settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock")
-    serve(settings, lambda kind: "drill.load is off" if kind is Kind.LOAD else "")
+    serve(settings, standing=lambda kind: replace(CALM, load="drill.load is off" if kind is Kind.LOAD else ""))
     with grpc.insecure_channel(settings.listen) as channel:
         stub = drill_pb2_grpc.DrillServiceStub(channel)
         code, text = refused(stub.StartDrill, request(pressure=pb.PRESSURE_KIND_LOAD))
@@ -157,7 +159,7 @@ def test_a_watcher_that_goes_away_starts_the_dead_man_timer(stub, board):
 
 def test_the_socket_is_its_owners_alone_and_goes_with_the_server(board, tmp_path):
     settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock")
-    server = DrillServer(settings, DrillService("n1", board, lambda: settings))
+    server = drill_server(board, settings)
     server.start()
     path = settings.listen.removeprefix("unix:")
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
@@ -168,7 +170,7 @@ def test_the_socket_is_its_owners_alone_and_goes_with_the_server(board, tmp_path
 def test_nothing_is_served_over_tcp_without_certificates(board):
     settings = DrillSettings(listen="127.0.0.1:0")
     with pytest.raises(SettingsError) as caught:
-        DrillServer(settings, DrillService("n1", board, lambda: settings))
+        drill_server(board, settings)
     text = str(caught.value)
     for name in ("tls_key_file", "tls_certificate_file", "tls_client_ca_file", "allowed_callers"):
         assert name in text
@@ -249,7 +251,7 @@ def dial(board, api, pki):
     """Serves with tokens; gives a stub for the bearer of one."""
     certificate, key = pki.server
     settings = DrillSettings(listen="127.0.0.1:0", tls_certificate_file=certificate, tls_key_file=key)
-    server = DrillServer(settings, DrillService("n1", board, lambda: settings, reviews=api.reviews()))
+    server = drill_server(board, settings, reviews=api.reviews())
     server.start()
     channels = []
 
@@ -334,7 +336,7 @@ def test_a_refused_token_is_in_no_log_line(dial, caplog):
 def test_with_tokens_certificate_and_key_are_needed_still(board, api):
     settings = DrillSettings(listen="127.0.0.1:0")
     with pytest.raises(SettingsError, match=r"drill\.tls_certificate_file") as caught:
-        DrillServer(settings, DrillService("n1", board, lambda: settings, reviews=api.reviews()))
+        drill_server(board, settings, reviews=api.reviews())
     assert "client_ca" not in str(caught.value)
 
 

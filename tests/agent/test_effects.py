@@ -97,7 +97,7 @@ IDENTITIES = {one.identity.uid: one.identity for one in snapshot().pods}
 
 def order(drill_id, **changed):
     values = {
-        "kind": Kind.SIGNAL,
+        "kind": Kind.PRESSURE,
         "duration_seconds": 5.0,
         "dry_run": False,
         "victims_max": 1,

@@ -9,10 +9,11 @@ import pytest
 
 from agent.drill import Seen
 from agent.drill_board import DrillBoard
-from agent.drill_service import DrillServer, DrillService, DrillSettings
+from agent.drill_settings import DrillSettings
 from agent.policy.rung import RungStatus
 from cli.demo import drill_line
 from cli.drills import rehearse
+from tests.drill_twin import drill_server
 from tests.patience import PATIENCE
 
 
@@ -49,7 +50,7 @@ def serve(tmp_path):
 
     def start(board):
         settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock", recover_seconds=60)
-        server = DrillServer(settings, DrillService("n1", board, lambda: settings))
+        server = drill_server(board, settings)
         server.start()
         servers.append(server)
         return settings.listen

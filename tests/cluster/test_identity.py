@@ -23,8 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.drill_board import DrillBoard
 from agent.drill_callers import reviews_by
-from agent.drill_service import DrillServer, DrillService, DrillSettings
-from cli.main import main
+from agent.drill_settings import DrillSettings
 from predictor.auth import AuthSettings, Gate
 from predictor.metrics import Metrics
 from predictor.permissions import AUTH_PERMISSIONS, PERMISSIONS
@@ -40,6 +39,7 @@ from tests.agent.test_report_tls import move, put
 from tests.cluster.faults import answer, proxied
 from tests.cluster.harness import free_ports
 from tests.cluster.product import Daemon
+from tests.drill_twin import drill_server
 from tests.patience import PATIENCE
 from tests.pki import Pki
 from tests.predictor.support import eventually
@@ -440,7 +440,7 @@ def drilling(plane, pki, node):
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(contextlib.closing(plane.client()))
         reviews = reviews_by(client, settings.audience, node)
-        server = DrillServer(settings, DrillService(node, board, lambda: settings, reviews=reviews))
+        server = drill_server(board, settings, node=node, reviews=reviews)
         server.start()
         stack.callback(server.stop)
 
@@ -475,35 +475,3 @@ def test_drills_need_a_token_for_drills_and_the_right_on_that_node(cluster, plan
         found, words = agent.start(good)
         assert found is grpc.StatusCode.PERMISSION_DENIED
         assert f"create drills.slacktide.io {cluster.nodes[1]}" in words
-
-
-def test_the_command_drills_with_a_token_that_it_makes_for_this_alone(cluster, plane, pki, capfd):
-    rule = {"apiGroups": ["slacktide.io"], "resources": ["drills"], "verbs": ["create", "get"]}
-    cluster.grant("operators", "operator", [rule])
-    ca = {"metadata": {"name": "slacktide-ca"}, "data": {"ca.crt": open_bytes(pki.ca).decode()}}
-    cluster.post(f"/api/v1/namespaces/{cluster.namespace}/configmaps", ca)
-    where = ["--kubeconfig", plane.kubeconfig(), "--namespace", cluster.namespace, "--patience", "1"]
-    with drilling(plane, pki, cluster.nodes[0]) as agent:
-        words = [
-            "drill",
-            cluster.nodes[0],
-            *where,
-            "--agent",
-            f"127.0.0.1:{agent.port}",
-            "--seconds",
-            "1",
-            "-o",
-            "json",
-        ]
-        # Nothing beats here, so that the drill does not begin to press and is ended when patience is over.
-        assert main([*words, "--account", f"{cluster.namespace}/operator"]) == 1
-        assert agent.board.current().order.caller == cluster.name_of("operator")
-        capfd.readouterr()
-        assert main([*words, "--account", f"{cluster.namespace}/web"]) == 1
-        assert "permission_denied" in capfd.readouterr().out
-        assert main([*words, "--account", f"{cluster.namespace}/nobody"]) == 1
-        assert "no account" in capfd.readouterr().err
-        assert main([*words, "--account", f"{cluster.namespace}/operator", "--server-name", "elsewhere"]) == 1
-        assert "unavailable" in capfd.readouterr().out
-        assert main(["drill", "nowhere", *where, "--account", f"{cluster.namespace}/operator"]) == 1
-        assert "no agent runs on node" in capfd.readouterr().err

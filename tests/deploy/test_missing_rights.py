@@ -32,7 +32,12 @@ def wanted(component):
     plugins = default_registry()
     scheduler = of_scheduler.SCHEDULER_PERMISSIONS + of_scheduler.of_lease("slacktide-scheduler", "kube-system")
     return {
-        "agent": of_agent.PERMISSIONS + of_agent.GPU_PERMISSIONS + of_agent.DRILL_PERMISSIONS,
+        "agent": (
+            *of_agent.PERMISSIONS,
+            *of_agent.GPU_PERMISSIONS,
+            *of_agent.DRILL_PERMISSIONS,
+            *of_agent.FORECAST_PERMISSIONS,
+        ),
         "predictor": of_predictor.PERMISSIONS + of_predictor.AUTH_PERMISSIONS,
         "scheduler": scheduler + of_scheduler.of_kinds(kinds_of(load(SchedulerSettings(), plugins), plugins)),
         "extender": of_scheduler.EXTENDER_PERMISSIONS + of_scheduler.BINDING_PERMISSIONS,
