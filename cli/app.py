@@ -128,12 +128,14 @@ class App:
 
     def client(self) -> Client:
         """Client of the API server. Raises CommandError (3) when nothing is up."""
-        quiet_logs()
-        if self.in_cluster:
-            from slacktide.settings import ClusterSettings
+        return self.cluster_client() if self.in_cluster else self.local_client()
 
-            return self.reach(ClusterSettings(kubeconfig=self.kubeconfig, context=self.context))
-        return self.local_client()
+    def cluster_client(self) -> Client:
+        """Client of a cluster, for what is never about this machine: --kubeconfig and --context, or the current one."""
+        from slacktide.settings import ClusterSettings
+
+        quiet_logs()
+        return self.reach(ClusterSettings(kubeconfig=self.kubeconfig, context=self.context))
 
     def local_client(self) -> Client:
         """Client of this machine's API server, for what is about pods that are processes here. Raises CommandError."""

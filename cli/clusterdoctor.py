@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from agent.permissions import PERMISSIONS as AGENT
-from cli.app import App, quiet_logs
+from cli.app import App
 from cli.bundling import of_cluster, save
 from cli.clusterchecks import Finding, judge
 from cli.clusterfacts import Gatherer, own_rights
@@ -16,7 +16,6 @@ from predictor.permissions import AUTH_PERMISSIONS
 from predictor.permissions import PERMISSIONS as PREDICTOR
 from scheduler_plugins.permissions import EXTENDER_PERMISSIONS, SCHEDULER_PERMISSIONS
 from slacktide.cluster.permissions import Permission, permissions
-from slacktide.settings import ClusterSettings
 
 COLUMNS: Final = ("CHECK", "VERDICT", "EVIDENCE", "REMEDY")
 WANTED: Final[dict[str, Sequence[Permission]]] = {
@@ -40,8 +39,7 @@ _OWN: Final = (
 
 def run(app: App, namespace: str, kubelets: int, bundle: str | None = None) -> int:
     """Check the cluster; the exit code, 1 with a problem. Raises ClusterError when it does not answer."""
-    quiet_logs()
-    client = app.reach(ClusterSettings(kubeconfig=app.kubeconfig, context=app.context))
+    client = app.cluster_client()
     try:
         findings = [_rights(own_rights(client, _OWN))]
         findings += judge(Gatherer(client, namespace, time.time).facts(WANTED, kubelets))

@@ -129,10 +129,15 @@ ORDERS: Final[Mapping[str, Callable[[Standing], tuple[object, str]]]] = {
 }
 
 
-def chosen(nodes: Sequence[Standing], order: str, wanted: str, only: str) -> list[Standing]:
-    """Nodes whose name has `wanted` in it and that are `only` (all, closed, silent, selling), sorted by `order`."""
+def check_order(order: str) -> None:
+    """Raises CommandError that lists the orders there are, where `order` is none of them."""
     if order not in ORDERS:
         raise CommandError(f"cannot sort by {order!r}; there are: {', '.join(ORDERS)}", USAGE)
+
+
+def chosen(nodes: Sequence[Standing], order: str, wanted: str, only: str) -> list[Standing]:
+    """Nodes whose name has `wanted` in it and that are `only` (all, closed, silent, selling), sorted by `order`."""
+    check_order(order)
     tests: Mapping[str, Callable[[Standing], bool]] = {
         "all": lambda _: True,
         "closed": lambda one: one.forecast is not None and bool(one.forecast.closed),

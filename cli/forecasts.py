@@ -6,6 +6,7 @@ import msgspec
 
 from cli.exits import FAILED, CommandError
 from cli.gather import sold_on
+from cli.near import hint
 from cli.output import MISSING
 from cli.podview import show_age, show_bytes, show_cpu
 from slacktide import forecast as wire
@@ -81,9 +82,9 @@ def cells(one: Standing) -> list[str]:
 
 
 def missing_node(name: str, known: list[str]) -> CommandError:
-    """The error for a node that is not there."""
-    have = ", ".join(sorted(known)[:10]) or "none"
-    return CommandError(f"no node {name!r}; there are: {have}", FAILED)
+    """The error for a node that is not there, or was not named where there are several."""
+    what = f"no node {name!r};" if name else "which node?"
+    return CommandError(f"{what} {hint(name, known)}", FAILED)
 
 
 def _read(node: Node) -> tuple[Forecast | None, str]:

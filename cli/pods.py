@@ -6,8 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 from cli.exits import FAILED, TIMED_OUT, CommandError
+from cli.near import like
 from slacktide.cluster import PODS
-from slacktide.cluster.errors import NotFound, ServerError, TooManyRequests, Unreachable
+from slacktide.cluster.errors import ClusterError, NotFound, ServerError, TooManyRequests, Unreachable
 from slacktide.objects import Pod
 
 if TYPE_CHECKING:
@@ -23,14 +24,30 @@ def split(name: str, namespace: str) -> tuple[str, str]:
 
 
 def find(client: Client, name: str, namespace: str) -> Pod:
-    """The pod of that name. Raises CommandError that says how to see which there are."""
+    """The pod of that name. Raises CommandError that says which may be meant, and how to see which there are."""
     space, plain = split(name, namespace)
     try:
         pod = client.get(PODS, plain, space)
     except NotFound:
-        raise CommandError(f"there is no pod {space}/{plain}: `slacktide ps` lists them", FAILED) from None
+        said = f"there is no pod {space}/{plain}: {_meant(client, plain, space)}`slacktide ps` lists them"
+        raise CommandError(said, FAILED) from None
     assert isinstance(pod, Pod)
     return pod
+
+
+def _meant(client: Client, name: str, namespace: str) -> str:
+    """Pods that may be meant: of that name elsewhere, or with a name like it here. Empty where that is not known."""
+    try:
+        elsewhere = client.list(PODS, field_selector=f"metadata.name={name}").items
+        found = [f"{pod.metadata.namespace}/{name}" for pod in elsewhere]
+    except ClusterError:
+        # Who may look into one namespace only is helped with that one.
+        found = []
+    try:
+        found = found or like(name, (pod.metadata.name for pod in client.list(PODS, namespace).items))
+    except ClusterError:
+        return ""
+    return f"do you mean {' or '.join(found[:3])}? " if found else ""
 
 
 def delete(client: Client, pod: Pod, grace: int | None) -> bool:

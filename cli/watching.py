@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Group
 from rich.text import Text
 
-from cli.fleet import BARS, COLUMNS, PLAIN_BARS, Fleet, Trends, cells, chosen, fleet, headline
+from cli.fleet import BARS, COLUMNS, PLAIN_BARS, Fleet, Trends, cells, check_order, chosen, fleet, headline
 from cli.gather import picture
 from cli.grid import Grid
 from cli.output import takes_unicode
@@ -53,12 +53,12 @@ def watch_node(app: App, interval: float | None, *, everything: bool) -> None:
 
 def watch_fleet(app: App, order: str, wanted: str, only: str, interval: float | None) -> None:
     """A cluster; once without `interval`. Nodes and pods are watched, not listed again for each picture."""
+    check_order(order)
     client, trends = app.client(), Trends()
 
     def selected(now: Fleet) -> list[Standing]:
         return chosen(now.nodes, order, wanted, only)
 
-    selected(fleet((), (), 0.0))
     if interval is None:
         now = fleet(client.list(NODES).items, client.list(PODS).items, time.time())
         _show(app, now, selected(now))
