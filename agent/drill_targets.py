@@ -17,26 +17,32 @@ _TURNS: Final = frozenset({Kind.MEMORY, Kind.BANDWIDTH})
 """Kinds that only turns answer to."""
 
 
-def _millis(text: str) -> Meta:
-    return Meta(ge=0, le=3_600_000, description=text, extra={"reloadable": True})
+def _seconds(text: str) -> Meta:
+    return Meta(ge=0, le=3600, description=text, extra={"reloadable": True})
 
 
 class DrillTargets(Settings, frozen=True, kw_only=True):
     """Times that a drill must keep to pass; 0 is not judged."""
 
-    detected_millis: Annotated[int, _millis("From the raise to the first decision of a rung; 0: not judged")] = 500
-    throttled_millis: Annotated[int, _millis("From the raise to the first limit on BE; 0: not judged")] = 1000
-    evicted_millis: Annotated[int, _millis("From the raise to the first eviction; 0: not judged")] = 60_000
-    recovered_millis: Annotated[int, _millis("From the end of the trouble until all is as before; 0: not judged")] = (
-        90_000
-    )
-    relaxed_millis: Annotated[
-        int, _millis("How much later than `watchdog_seconds` the watchdog may lift limits; 0: not judged")
-    ] = 3000
-    retaken_millis: Annotated[int, _millis("From the end of silence until limits are back; 0: not judged")] = 3000
-    closed_millis: Annotated[int, _millis("Until a node that is not heard of sells nothing; 0: not judged")] = 0
-    delivered_millis: Annotated[int, _millis("Until samples that had waited are taken; 0: not judged")] = 60_000
-    fresh_millis: Annotated[int, _millis("Until a fresh forecast is seen again; 0: not judged")] = 90_000
+    detected_seconds: Annotated[float, _seconds("From the raise to the first decision of a rung; 0: not judged")] = 0.5
+    throttled_seconds: Annotated[float, _seconds("From the raise to the first limit on BE; 0: not judged")] = 1.0
+    evicted_seconds: Annotated[float, _seconds("From the raise to the first eviction; 0: not judged")] = 60.0
+    recovered_seconds: Annotated[
+        float, _seconds("From the end of the trouble until all is as before; 0: not judged")
+    ] = 90.0
+    relaxed_seconds: Annotated[
+        float, _seconds("How much later than `watchdog_seconds` the watchdog may lift limits; 0: not judged")
+    ] = 3.0
+    retaken_seconds: Annotated[float, _seconds("From the end of silence until limits are back; 0: not judged")] = 3.0
+    closed_seconds: Annotated[
+        float, _seconds("From the raise until a node that is not heard of sells nothing; 0: not judged")
+    ] = 0.0
+    delivered_seconds: Annotated[
+        float, _seconds("From the end of the trouble until samples that waited are taken; 0: not judged")
+    ] = 60.0
+    fresh_seconds: Annotated[
+        float, _seconds("From the end of the trouble until a fresh forecast is seen; 0: not judged")
+    ] = 90.0
 
 
 def recover_seconds(kind: Kind, settings: AgentSettings) -> float:
@@ -63,30 +69,28 @@ def targets_of(kind: Kind, duration_seconds: float, victims_max: int, settings: 
 
 def _all(kind: Kind, victims_max: int, settings: AgentSettings) -> Iterator[Target]:
     asked = settings.drill.targets
-    slower = 2000 * settings.turn_seconds if kind in _TURNS else 0.0
-    wanted: list[tuple[str, float, bool]] = []
-    if kind is not Kind.LOAD and kind not in KEEPS_SAMPLES:
-        wanted += [
-            ("detected", asked.detected_millis and asked.detected_millis + slower, False),
-            ("throttled", asked.throttled_millis and asked.throttled_millis + slower, False),
-        ]
-    if kind in EVICTS and victims_max and kind is not Kind.LOAD:
-        wanted.append(("evicted", asked.evicted_millis, False))
-    if kind is Kind.AGENT_LOSS:
-        limit = 1000 * settings.watchdog_limit_seconds
-        wanted += [
-            ("relaxed", asked.relaxed_millis and limit + asked.relaxed_millis, False),
-            ("retaken", asked.retaken_millis, True),
-        ]
     if kind in KEEPS_SAMPLES:
-        spooled = 2000 * settings.report.window_seconds + 5000
-        wanted += [("spooled", spooled, False), ("closed", asked.closed_millis, False)]
-        wanted += [("delivered", asked.delivered_millis, True), ("fresh", asked.fresh_millis, True)]
-    longest = 1000 * _opening_seconds(kind, settings)
-    wanted.append(("recovered", asked.recovered_millis and max(asked.recovered_millis, longest + 15_000), True))
-    for step, millis, after_lowered in wanted:
-        if millis:
-            yield Target(step=step, within_seconds=millis / 1000, after_lowered=after_lowered)
+        # A window may just have begun, and its sample takes a moment to the disk.
+        yield Target(step="spooled", within_seconds=2 * settings.report.window_seconds + 5.0)
+        yield from _target("closed", asked.closed_seconds)
+        yield from _target("delivered", asked.delivered_seconds, after_lowered=True)
+        yield from _target("fresh", asked.fresh_seconds, after_lowered=True)
+    elif kind is not Kind.LOAD:
+        slower = 2 * settings.turn_seconds if kind in _TURNS else 0.0
+        yield from _target("detected", asked.detected_seconds, slower)
+        yield from _target("throttled", asked.throttled_seconds, slower)
+    if kind in EVICTS and victims_max and kind is not Kind.LOAD:
+        yield from _target("evicted", asked.evicted_seconds)
+    if kind is Kind.AGENT_LOSS:
+        yield from _target("relaxed", asked.relaxed_seconds, settings.watchdog_limit_seconds)
+        yield from _target("retaken", asked.retaken_seconds, after_lowered=True)
+    longer = max(0.0, _opening_seconds(kind, settings) + 15.0 - asked.recovered_seconds)
+    yield from _target("recovered", asked.recovered_seconds, longer, after_lowered=True)
+
+
+def _target(step: str, asked: float, more: float = 0.0, *, after_lowered: bool = False) -> Iterator[Target]:
+    if asked:
+        yield Target(step=step, within_seconds=asked + more, after_lowered=after_lowered)
 
 
 def misses(drill: Drill) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 # Only now, so that the script describes the checkout that it lies in and not what happens to be installed.
 from agent.capabilities import Capabilities  # noqa: E402 - see above
+from agent.drill_metrics import DrillMetrics  # noqa: E402 - see above
 from agent.metrics import AgentMetrics  # noqa: E402 - see above
 from deploy.written import write_or_check  # noqa: E402 - see above
 from predictor.metrics import Metrics as PredictorMetrics  # noqa: E402 - see above
@@ -92,6 +93,7 @@ def _made(make: Callable[[CollectorRegistry], object]) -> Callable[[], Collector
 
 def _agent(registry: CollectorRegistry) -> None:
     AgentMetrics(registry, Capabilities(mode="v2", cpu_version=2))
+    DrillMetrics(registry)
 
 
 @dataclass(frozen=True, slots=True)
