@@ -29,6 +29,7 @@ COLUMNS: Final = (
     "TREND",
     "REASON",
 )
+WIDE: Final = ("MEMORY", "MEMORY NOW", "MEMORY PEAK", "MEMORY SOLD", "PUBLISHED", "MODEL", "FRESHNESS")
 BARS: Final = "▁▂▃▄▅▆▇█"
 PLAIN_BARS: Final = "_.-=*#%@"
 TREND: Final = 20
@@ -179,8 +180,31 @@ def _share(one: Standing) -> float | None:
     return now / capacity if now is not None and capacity else None
 
 
-def cells(one: Standing, pods: int, trend: str) -> list[str]:
+def columns(*, wide: bool) -> tuple[str, ...]:
+    """Columns of the table; with `wide` also those that few need."""
+    return (*COLUMNS[:-1], *WIDE, COLUMNS[-1]) if wide else COLUMNS
+
+
+def cells(one: Standing, pods: int, trend: str, *, wide: bool = False) -> list[str]:
     """One row."""
+    *usual, reason = _usual(one, pods, trend)
+    return [*usual, *(_rarely_wanted(one) if wide else ()), reason]
+
+
+def _rarely_wanted(one: Standing) -> list[str]:
+    terms = one.forecast.terms if one.forecast is not None else None
+    return [
+        show_bytes(terms.capacity.memory_bytes if terms is not None else None),
+        show_bytes(_now(one).memory_bytes),
+        show_bytes(_peak(one).memory_bytes),
+        show_bytes(one.sold.memory_bytes),
+        show_cpu(one.published.cpu_millis),
+        (terms.cpu.model or terms.model if terms is not None else "") or MISSING,
+        one.freshness,
+    ]
+
+
+def _usual(one: Standing, pods: int, trend: str) -> list[str]:
     forecast = one.forecast
     capacity = forecast.terms.capacity.cpu_millis if forecast is not None else None
     return [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from cli.exits import FAILED, CommandError
@@ -16,7 +18,8 @@ from slacktide.names import BATCH_CPU, BATCH_MEMORY, FORECAST_ANNOTATION
 from slacktide.objects import Node, Pod
 from slacktide.quantity import parse
 
-COLUMNS = ("NODE", "CAPACITY", "PEAK", "NOW", "SOLD", "ROOM", "MODEL", "PATH", "AGE", "REASON")
+COLUMNS: Final = ("NODE", "CAPACITY", "PEAK", "NOW", "SOLD", "ROOM", "MODEL", "PATH", "AGE", "REASON")
+WIDE: Final = ("RECLAIMABLE", "PUBLISHED", "RESERVE", "RISK", "TTL", "POOL")
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +64,34 @@ def standing(node: Node, pods: list[Pod], now: float) -> Standing:
     )
 
 
-def cells(one: Standing) -> list[str]:
+def columns(*, wide: bool) -> tuple[str, ...]:
+    """Columns of the table; with `wide` also those that few need."""
+    return (*COLUMNS[:-1], *WIDE, COLUMNS[-1]) if wide else COLUMNS
+
+
+def cells(one: Standing, *, wide: bool = False) -> list[str]:
     """Row of the table; CPU in cores and memory, as `cpu / memory`."""
+    *usual, reason = _usual(one)
+    return [*usual, *(_rarely_wanted(one) if wide else ()), reason]
+
+
+def _rarely_wanted(one: Standing) -> list[str]:
+    forecast = one.forecast
+    if forecast is None:
+        return [MISSING, _both(one.published), *[MISSING] * 4]
+    terms = forecast.terms
+    risks = [MISSING if origin.risk is None else f"{origin.risk:.2%}" for origin in (terms.cpu, terms.memory)]
+    return [
+        _both(forecast.reclaimable),
+        _both(one.published),
+        _both(terms.reserve),
+        _pair(*risks),
+        show_age(forecast.ttl_seconds),
+        terms.pool or MISSING,
+    ]
+
+
+def _usual(one: Standing) -> list[str]:
     forecast = one.forecast
     if forecast is None:
         return [one.node, *[MISSING] * 3, _both(one.sold), *[MISSING] * 4, one.reason]

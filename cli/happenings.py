@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cli.grid import plain
 from cli.podview import age, show_age
 from slacktide.cluster import EVENTS, Informer
 from slacktide.objects import Event
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from cli.app import App
 
 COLUMNS: Final = ("AGE", "TYPE", "REASON ", "ABOUT", "FROM", "MESSAGE")
+WIDE: Final = ("FIRST SEEN", "COUNT", "NAME")
 OURS: Final = "slacktide"
 """How the names of our components begin."""
 
@@ -43,7 +45,10 @@ class Wanted:
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One event as it is printed. `at` is RFC 3339 text, empty where nobody wrote a time."""
+    """One event as it is printed. `at` and `first_at` are RFC 3339 text, empty where nobody wrote a time.
+
+    `event` is the name of the event itself.
+    """
 
     at: str
     type: str
@@ -54,6 +59,8 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     component: str
     message: str
     count: int
+    first_at: str = ""
+    event: str = ""
 
 
 def maker(event: Event) -> str:
@@ -74,19 +81,28 @@ def line(event: Event) -> EventLine:
         component=maker(event),
         message=event.message,
         count=max(1, event.count),
+        first_at=event.first_timestamp or event.metadata.creation_timestamp or "",
+        event=event.metadata.name,
     )
 
 
-def cells(item: EventLine, now: float) -> list[str]:
+def columns(*, wide: bool) -> tuple[str, ...]:
+    """Columns of the table; with `wide` also those that few need."""
+    return (*COLUMNS[:-1], *WIDE, COLUMNS[-1]) if wide else COLUMNS
+
+
+def cells(item: EventLine, now: float, *, wide: bool = False) -> list[str]:
     """One row."""
     name = f"{item.namespace}/{item.name}" if item.namespace else item.name
-    message = item.message + (f" (x{item.count})" if item.count > 1 else "")
+    message = item.message + (f" (x{item.count})" if item.count > 1 and not wide else "")
+    more = [show_age(age(item.first_at or None, now)), str(item.count), item.event] if wide else []
     return [
         show_age(age(item.at or None, now)),
         item.type,
         item.reason,
         f"{item.kind.lower()}/{name}",
         item.component,
+        *more,
         message,
     ]
 
@@ -99,7 +115,9 @@ def print_events(app: App, wanted: Wanted) -> None:
         app.out.document({"events": found})
     elif found:
         now = time.time()
-        app.out.table(COLUMNS, [cells(item, now) for item in found])
+        wide = app.out.wide
+        names = [f"{item.namespace or 'default'}/{item.event}" for item in found]
+        app.out.listing("event", names, columns(wide=wide), [cells(item, now, wide=wide) for item in found])
     else:
         app.out.say("no events of Slacktide; the API server forgets them after an hour")
 
@@ -141,4 +159,4 @@ def _print(app: App, item: EventLine) -> None:
         app.out.line(item)
         return
     when = item.at[11:19] or "--:--:--"
-    app.out.text("  ".join([when, *cells(item, time.time())[1:]]))
+    app.out.text("  ".join([when, *map(plain, cells(item, time.time(), wide=app.out.wide)[1:])]))

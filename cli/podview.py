@@ -184,8 +184,8 @@ def show_share(share: float | None) -> str:
     return MISSING if share is None else f"{share:.0%}"
 
 
-def cells(item: PodLine) -> list[str]:
-    """Row of `ps`: NAME TIER STATUS CPU MEMORY RESTARTS AGE REASON."""
+def cells(item: PodLine, *, wide: bool = False) -> list[str]:
+    """Row of `ps`, as `columns` names it."""
     name = item.name if item.namespace == "default" else f"{item.namespace}/{item.name}"
     return [
         name,
@@ -195,11 +195,27 @@ def cells(item: PodLine) -> list[str]:
         f"{show_bytes(item.memory_request_bytes)} / {show_bytes(item.memory_used_bytes)}",
         str(item.restarts),
         show_age(item.age_seconds),
+        *(_rarely_wanted(item) if wide else ()),
         item.reason,
     ]
 
 
+def _rarely_wanted(item: PodLine) -> list[str]:
+    return [
+        item.node or MISSING,
+        show_cpu(item.quota_millis),
+        show_share(item.throttled_ratio),
+        MISSING if item.exit_code is None else str(item.exit_code),
+    ]
+
+
 COLUMNS: Final = ("NAME", "TIER", "STATUS", "CPU REQ/USED", "MEMORY REQ/USED", "RESTARTS", "AGE", "REASON")
+WIDE: Final = ("NODE", "QUOTA", "THROTTLED", "EXIT")
+
+
+def columns(*, wide: bool) -> tuple[str, ...]:
+    """Columns of `ps`; with `wide` also those that few need."""
+    return (*COLUMNS[:-1], *WIDE, COLUMNS[-1]) if wide else COLUMNS
 
 
 def by_uid(reports: list[PodReport]) -> Mapping[str, PodReport]:

@@ -8,16 +8,17 @@ from rich.text import Text
 from cli.gather import Picture, Room
 from cli.grid import Grid
 from cli.output import MISSING
-from cli.podview import show_age, show_bytes, show_cpu, show_share
+from cli.podview import PodLine, show_age, show_bytes, show_cpu, show_share
 from slacktide.forecast import Amount
 from slacktide.status import Usage
 from slacktide.tier import Tier
 
 POD_COLUMNS = ("POD", "TIER", "STATUS", "CPU", "REQUEST", "QUOTA", "THROTTLED", "MEMORY", "AGE", "REASON")
+POD_WIDE = ("MEMORY REQUEST", "RESTARTS", "EXIT", "UID")
 
 
-def draw(picture: Picture, *, components: bool, max_pods: int | None = None) -> Group:
-    """The whole screen. `components` adds the daemons even when all is well."""
+def draw(picture: Picture, *, components: bool, max_pods: int | None = None, wide: bool = False) -> Group:
+    """The whole screen. `components` adds the daemons even when all is well, `wide` what few need of pods."""
     parts: list[RenderableType] = [_headline(picture)]
     if picture.supervisor is not None and (components or picture.supervisor.phase != "ready"):
         parts += [Text(), _components(picture)]
@@ -25,7 +26,7 @@ def draw(picture: Picture, *, components: bool, max_pods: int | None = None) -> 
     if picture.room is not None:
         parts += [Text(), _room(picture.room)]
     if picture.pods:
-        parts += [Text(), _pods(picture, max_pods)]
+        parts += [Text(), _pods(picture, max_pods, wide=wide)]
     if picture.events:
         parts += [Text(), _events(picture)]
     parts += [Text(f"! {text}", style="yellow") for text in picture.silent]
@@ -88,7 +89,7 @@ def _room(room: Room) -> Grid:
     return Grid(("FORECAST", "CPU", "MEMORY", "DETAIL"), rows)
 
 
-def _pods(picture: Picture, limit: int | None) -> Grid:
+def _pods(picture: Picture, limit: int | None, *, wide: bool) -> Grid:
     shown = (picture.pods or [])[:limit]
     rows = [
         [
@@ -101,12 +102,19 @@ def _pods(picture: Picture, limit: int | None) -> Grid:
             show_share(item.throttled_ratio),
             show_bytes(item.memory_used_bytes),
             show_age(item.age_seconds),
+            *(_rarely_wanted(item) if wide else ()),
             item.reason,
         ]
         for item in shown
     ]
+    columns = (*POD_COLUMNS[:-1], *POD_WIDE, POD_COLUMNS[-1]) if wide else POD_COLUMNS
     hidden = len(picture.pods or []) - len(shown)
-    return Grid(POD_COLUMNS, rows, note=f"... {hidden} more, see `slacktide ps`" if hidden else "")
+    return Grid(columns, rows, note=f"... {hidden} more, see `slacktide ps`" if hidden else "")
+
+
+def _rarely_wanted(item: PodLine) -> list[str]:
+    exit_code = MISSING if item.exit_code is None else str(item.exit_code)
+    return [show_bytes(item.memory_request_bytes), str(item.restarts), exit_code, item.uid]
 
 
 def _events(picture: Picture) -> Grid:

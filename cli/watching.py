@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Group
 from rich.text import Text
 
-from cli.fleet import BARS, COLUMNS, PLAIN_BARS, Fleet, Trends, cells, check_order, chosen, fleet, headline
+from cli.fleet import BARS, PLAIN_BARS, Fleet, Trends, cells, check_order, chosen, columns, fleet, headline
 from cli.gather import picture
 from cli.grid import Grid
 from cli.output import takes_unicode
@@ -35,7 +35,7 @@ def watch_node(app: App, interval: float | None, *, everything: bool) -> None:
         if app.out.json:
             app.out.document(now)
         else:
-            app.out.draw(draw(now, components=everything))
+            app.out.draw(draw(now, components=everything, wide=app.out.wide))
     elif app.out.json:
         while True:
             app.out.line(picture(app, state, client, time.time()))
@@ -46,7 +46,10 @@ def watch_node(app: App, interval: float | None, *, everything: bool) -> None:
             app,
             interval,
             lambda: draw(
-                picture(app, state, client, time.time()), components=everything, max_pods=max(3, console.height - 22)
+                picture(app, state, client, time.time()),
+                components=everything,
+                max_pods=max(3, console.height - 22),
+                wide=app.out.wide,
             ),
         )
 
@@ -83,7 +86,7 @@ def watch_fleet(app: App, order: str, wanted: str, only: str, interval: float | 
 
         def drawn() -> RenderableType:
             now = look()
-            return _drawn(now, selected(now), trends, max(3, console.height - _CHROME))
+            return _drawn(now, selected(now), trends, max(3, console.height - _CHROME), wide=app.out.wide)
 
         _live(app, interval, drawn)
     finally:
@@ -98,16 +101,19 @@ def _show(app: App, now: Fleet, rows: list[Standing]) -> None:
     if app.out.format != "name":
         app.out.text(headline(now.totals))
     names = [one.node for one in rows]
+    shown = columns(wide=app.out.wide)
     # A single picture has no trend.
-    keep = [index for index, column in enumerate(COLUMNS) if column != "TREND"]
-    table = [[row[index] for index in keep] for row in (cells(one, now.pods[one.node], "") for one in rows)]
-    app.out.listing("node", names, [COLUMNS[index] for index in keep], table)
+    keep = [index for index, column in enumerate(shown) if column != "TREND"]
+    made = (cells(one, now.pods[one.node], "", wide=app.out.wide) for one in rows)
+    table = [[row[index] for index in keep] for row in made]
+    app.out.listing("node", names, [shown[index] for index in keep], table)
 
 
-def _drawn(now: Fleet, rows: list[Standing], trends: Trends, most: int) -> Group:
+def _drawn(now: Fleet, rows: list[Standing], trends: Trends, most: int, *, wide: bool) -> Group:
     bars = BARS if takes_unicode() else PLAIN_BARS
     shown = rows[:most]
-    table = Grid(COLUMNS, [cells(one, now.pods[one.node], trends.line(one.node, bars)) for one in shown])
+    lines = [cells(one, now.pods[one.node], trends.line(one.node, bars), wide=wide) for one in shown]
+    table = Grid(columns(wide=wide), lines)
     parts: list[RenderableType] = [Text(headline(now.totals), style="bold"), Text(), table]
     if len(rows) > len(shown):
         parts.append(Text(f"... {len(rows) - len(shown)} more nodes: --match, --only and --sort choose", style="dim"))

@@ -44,7 +44,7 @@ def command(
         _plot(app, name, png, resource, hours, options)
         return
     from cli.fleet import fleet
-    from cli.forecasts import COLUMNS, cells, missing_node
+    from cli.forecasts import cells, columns, missing_node
     from slacktide.cluster import NODES, PODS
 
     client = app.client()
@@ -57,7 +57,8 @@ def command(
     if app.out.json:
         app.out.document({"nodes": found})
     elif found:
-        app.out.listing("node", [one.node for one in found], COLUMNS, [cells(one) for one in found])
+        rows = [cells(one, wide=app.out.wide) for one in found]
+        app.out.listing("node", [one.node for one in found], columns(wide=app.out.wide), rows)
     else:
         app.out.say("no nodes")
 

@@ -36,6 +36,7 @@ def command(app: App, tier: str | None, namespace: str | None) -> None:
         app.out.document({"pods": lines})
     elif lines:
         names = [f"{item.namespace}/{item.name}" for item in lines]
-        app.out.listing("pod", names, podview.COLUMNS, [podview.cells(item) for item in lines])
+        rows = [podview.cells(item, wide=app.out.wide) for item in lines]
+        app.out.listing("pod", names, podview.columns(wide=app.out.wide), rows)
     else:
         app.out.say("no pods")
