@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import random
 import shutil
@@ -60,6 +61,8 @@ _FILL: Final = """
         FROM range(?, ?) AS times(slot), nodes)
     ORDER BY slot, node"""
 _START_SECONDS: Final = 180.0
+_STREAMS_SECONDS: Final = 900.0
+"""Until all agents have a stream; on two CPUs agents and predictor share, 10,000 handshakes take minutes."""
 _CLIENTS: Final = 2
 _STREAMS_PER_CHANNEL: Final = 100
 
@@ -288,7 +291,7 @@ def steady(nodes: int, seconds: float, period: float, days: int) -> dict[str, An
 
 
 def _wait_for_streams(running: Predictor, nodes: int) -> None:
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + _STREAMS_SECONDS
     while min(seen := running.metrics("streams", "samples_total")) < nodes:
         if time.monotonic() > deadline:
             raise SlacktideError(f"only {seen[0]:.0f} of {nodes} agents have a stream")
@@ -370,7 +373,10 @@ def main() -> int:
     sizes = chosen.sizes if chosen.sizes is not None else [100, 300] if chosen.quick else [1000, 3000, 10000]
     seconds = chosen.seconds or (8.0 if chosen.quick else 330.0)
     kills = chosen.kills if chosen.kills is not None else 2 if chosen.quick else 50
-    found = [steady(nodes, seconds, period, chosen.days) for nodes in sizes]
+    found = []
+    for nodes in sizes:
+        found.append(steady(nodes, seconds, period, chosen.days))
+        print(json.dumps(found[-1]), file=sys.stderr)
     killing = killed(chosen.killed or (100 if chosen.quick else 1000), kills, 1.0) if kills else {}
     results: dict[str, Any] = {"ingest_lost": sum(size["samples_lost"] for size in found)}
     for size in found:
