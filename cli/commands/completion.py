@@ -21,7 +21,11 @@ from cli.exits import FAILED, CommandError
 @common_options
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print the script that completes commands and options in a shell."""
+    """Print the script that completes commands, options and names in a shell.
+
+    kubectl completes `kubectl slacktide` by itself, once its own completion is loaded: it asks the program
+    kubectl_complete-slacktide, which is installed beside kubectl-slacktide.
+    """
     kind = get_completion_class(shell)
     if kind is None:
         raise CommandError(f"there is no completion for {shell}", FAILED)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cli.app import App, cluster_options, examples
+from cli.completing import node_names
 from cli.prometheus import prometheus_options
 
 
@@ -20,7 +21,7 @@ from cli.prometheus import prometheus_options
         "slacktide forecast node-7 --plot --resource memory --hours 168 --png node-7.png",
     ),
 )
-@click.argument("name", metavar="NODE", required=False)
+@click.argument("name", metavar="NODE", required=False, shell_complete=node_names)
 @click.option(
     "--plot", is_flag=True, help="Draw the history of NODE: use, expected peak, sold, and where it was wrong."
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from cli.app import App, common_options, examples
+from cli.completing import pod_names
 from cli.exits import FAILED, CommandError
 from cli.streams import JsonLines, RawBytes
 
@@ -26,7 +27,7 @@ STREAMS: Final[dict[str, Literal["All", "Stdout", "Stderr"]]] = {"all": "All", "
         "slacktide logs make-x7k2p", "slacktide logs -f --tail 20 web", "slacktide logs --stream stderr web"
     ),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=pod_names)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the pod ends.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of what is there.")
 @click.option("--stream", type=click.Choice(list(STREAMS)), default="all", show_default=True, help="Which output.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cli.app import App, common_options, examples
+from cli.completing import pod_names
 
 EXTRA_SECONDS = 15.0
 
@@ -17,7 +18,7 @@ EXTRA_SECONDS = 15.0
         "slacktide rm --force stuck-pod",
     ),
 )
-@click.argument("names", metavar="NAME...", nargs=-1)
+@click.argument("names", metavar="NAME...", nargs=-1, shell_complete=pod_names)
 @click.option("--all", "everything", is_flag=True, help="Every pod (of --tier, where given).")
 @click.option("--tier", type=click.Choice(["be", "ls", "system"]), help="Only pods of this tier, with --all.")
 @click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of plain names.")
