@@ -57,3 +57,6 @@ NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 
 SYSTEM_NAMESPACE: Final = "kube-system"
 """Namespace of the leader leases of predictor and scheduler."""
+
+WATCH_SILENCE_SECONDS: Final = 90.0
+"""A watch that is silent this long is taken for dead: an API server's bookmarks come about once a minute."""

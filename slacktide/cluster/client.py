@@ -19,7 +19,8 @@ from slacktide.cluster.evict import Eviction, Outcome, eviction_body, eviction_o
 from slacktide.cluster.kinds import PODS, Kind, T
 from slacktide.cluster.retry import repeated
 from slacktide.cluster.transport import Request, Response, Transport
-from slacktide.cluster.watch import SILENCE_SECONDS, WatchDecoder, WatchEvent
+from slacktide.cluster.watch import WatchDecoder, WatchEvent
+from slacktide.names import WATCH_SILENCE_SECONDS
 from slacktide.objects import Pod, View
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Client:
         *,
         user_agent: str,
         timeout_seconds: float = 10.0,
-        silence_seconds: float = SILENCE_SECONDS,
+        silence_seconds: float = WATCH_SILENCE_SECONDS,
         metrics: ClusterMetrics | None = None,
         uniform: Callable[[], float] = random.random,
     ) -> None:

@@ -19,8 +19,6 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 _OBJECT_TYPES: Final[dict[str, EventType]] = {"ADDED": "ADDED", "MODIFIED": "MODIFIED", "DELETED": "DELETED"}
 _LINE_LIMIT: Final = 32 * 1024 * 1024
 
-SILENCE_SECONDS: Final = 90.0
-"""A watch that is silent this long is taken for dead: an API server's bookmarks come about once a minute."""
 
 
 @dataclass(frozen=True)

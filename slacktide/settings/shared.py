@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from slacktide import names
-from slacktide.cluster.watch import SILENCE_SECONDS
 from slacktide.settings.schema import Settings
 
 
@@ -27,7 +26,7 @@ class ClusterSettings(Settings, frozen=True):
     timeout_seconds: Annotated[float, Meta(ge=0.1, le=600, description="limit of one call, watches aside")] = 10.0
     silence_seconds: Annotated[
         float, Meta(ge=1, le=3600, description="a watch that is silent for this long is begun again")
-    ] = SILENCE_SECONDS
+    ] = names.WATCH_SILENCE_SECONDS
 
 
 class ObserveSettings(Settings, frozen=True):
