@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from agent.act.audit import AuditLine, Tail, read_tail
+from agent.act.audit import decisions, read_tail
 from agent.changes import Changes
 from agent.eviction import EvictorView, Way
 from agent.loop import Turn
@@ -21,7 +21,7 @@ from agent.policy.victims import spent_within
 from agent.settings import AgentSettings
 from agent.signals import signals
 from agent.snapshot import PodSnapshot
-from slacktide.explaining import Decision, Evictions, HeldPod, Hold, Ladder, RungLine
+from slacktide.explaining import Evictions, HeldPod, Hold, Ladder, RungLine
 
 SHOWN_DECISIONS: Final = 200
 _SHOWN_CHANGES: Final = 60
@@ -157,26 +157,6 @@ def _holds(pod: PodSnapshot, turn: Turn) -> Iterator[Hold]:
             reason=request.reason,
             container=places[group],
         )
-
-
-def decisions(tail: Tail) -> tuple[Decision, ...]:
-    """What is told of audit lines, newest first."""
-    return tuple(_decision(line) for line in reversed(tail.lines))
-
-
-def _decision(line: AuditLine) -> Decision:
-    return Decision(
-        at=line.wall,
-        namespace=line.namespace,
-        name=line.name,
-        uid=line.uid,
-        way=line.way.value,
-        outcome=line.outcome,
-        reason=line.reason,
-        detail=line.detail,
-        numbers=line.numbers,
-        drill=line.drill,
-    )
 
 
 def _spent(evictor: EvictorView | None, now: float | None, way: Way) -> int | None:

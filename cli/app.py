@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +18,7 @@ from cli.exits import USAGE, CommandError, not_running
 from cli.output import FORMATS, Format, Output
 
 if TYPE_CHECKING:
-    from cli.cycles import Scheduling
+    from cli.asking import Components
     from cli.session import StopSignals
     from slacktide.cluster import Client
     from slacktide.settings import ClusterSettings
@@ -55,19 +56,11 @@ def agent_status(state: StateDir) -> AgentStatus | None:
         return None
 
 
-def scheduling(state: StateDir) -> Scheduling | None:
-    """What the scheduler kept of its last cycles; None when it does not answer."""
-    import msgspec
+def components(app: App, namespace: str) -> Components:
+    """Who can be asked: daemons of this machine, or pods in `namespace` of a cluster. Raises CommandError."""
+    from cli.asking import components as of
 
-    from cli.cycles import Scheduling
-    from standalone.probe import get
-
-    try:
-        # Where the scheduler shows it: scheduler_plugins.host.DEBUG_ROUTE.
-        code, body = get(state.observe_socket("scheduler"), "/debug/scheduling", timeout=3.0)
-        return msgspec.json.decode(body, type=Scheduling) if code == 200 else None
-    except (OSError, msgspec.MsgspecError):
-        return None
+    return of(app, namespace)
 
 
 def is_up(root: str) -> bool:
@@ -99,9 +92,11 @@ class App:
     connect: Callable[[StateDir], Client] = connect
     reach: Callable[[ClusterSettings], Client] = reach
     agent_status: Callable[[StateDir], AgentStatus | None] = agent_status
-    scheduling: Callable[[StateDir], Scheduling | None] = scheduling
+    components: Callable[[App, str], Components] = components
     is_up: Callable[[str], bool] = is_up
     stop_signals: Callable[[], StopSignals] = caught_signals
+    wall: Callable[[], float] = time.time
+    """Seconds since the epoch; ages are by this clock."""
 
     @property
     def root(self) -> str:

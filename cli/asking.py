@@ -6,7 +6,6 @@ the rights are those of the person who asks: `list pods` and `get pods/proxy` in
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
@@ -96,7 +95,7 @@ class OnThisMachine:
         path, who = self._state.observe_socket(component), f"the {component} of this machine"
         try:
             code, body = get(path, _target(route, query), timeout=_LOCAL_SECONDS)
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             log = self._state.log_file(component)
             return [Told(who=who, value=None, problem=f"{who} does not answer on {path} ({error}); its log: {log}")]
         if code == 404:

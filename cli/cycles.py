@@ -65,10 +65,14 @@ class Cycle(msgspec.Struct, frozen=True):
 
 
 class Scheduling(msgspec.Struct, frozen=True):
-    """Answer of the debug endpoint: the last cycles, and the last one of each pod that found no node."""
+    """Answer of the debug endpoint: the last cycles, and the last one of each pod that found no node.
+
+    Kept since `since`, seconds since the epoch; None where a scheduler does not say.
+    """
 
     cycles: list[Cycle] = []
     unplaced: list[Cycle] = []
+    since: float | None = None
 
     def of(self, uid: str) -> Cycle | None:
         """The last cycle of a pod; None where it is not kept any more."""

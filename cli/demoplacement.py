@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from cli.app import scheduling
+from cli.asking import OnThisMachine
+from cli.explaining import kept_of
 from cli.podexplained import PodExplanation, explain_pod
 from cli.pods import delete
 from cli.podview import waiting_for
@@ -30,8 +31,8 @@ def diagnose(state: StateDir, client: Client, cpus: int) -> list[PodExplanation]
     """
     with contextlib.suppress(ClusterError), _asking_for(client, cpus):
         pods = [pod for pod in client.list(PODS).items if tier_of(pod) is Tier.BE]
-        kept = scheduling(state)
-        return [explain_pod(pod, kept, time.time(), "the scheduler does not answer") for pod in pods]
+        asked = OnThisMachine(state)
+        return [explain_pod(pod, kept_of(asked, pod.metadata.uid), time.time()) for pod in pods]
     return []
 
 

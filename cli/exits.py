@@ -37,6 +37,19 @@ def not_running(root: str) -> CommandError:
     return CommandError(f"Slacktide is not running (state directory {root}): start it with `slacktide up`", NOT_RUNNING)
 
 
+def words_of(error: SlacktideError) -> str:
+    """What is said of an error that nobody handled; of a missing right, which rule would give it."""
+    if isinstance(error, CommandError | SettingsError | QuantityError | ManifestError | StateError):
+        return str(error)
+    from slacktide.cluster.errors import Forbidden
+
+    if not isinstance(error, Forbidden):
+        return str(error)
+    from cli.asking import said
+
+    return said(error)
+
+
 def code_of(error: SlacktideError) -> int:
     """Exit code for an error that nobody handled."""
     if isinstance(error, CommandError):

@@ -14,7 +14,7 @@ import click
 
 import slacktide
 from cli.app import App, common_options, examples
-from cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE, code_of
+from cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE, code_of, words_of
 from cli.output import make_lenient
 from slacktide.errors import SettingsError, SlacktideError
 
@@ -49,7 +49,7 @@ COMMANDS: Final = {
         "Show on this machine what Slacktide does: an LS server alone, beside BE work, and beside "
         "BE work with Slacktide."
     ),
-    "completion": "Print the script that completes commands and options in a shell.",
+    "completion": "Print the script that completes commands, options and names in a shell.",
     "version": "Print the version.",
 }
 """Commands in the order in which a newcomer needs them, with the first sentence of their help: no list needs to import
@@ -137,7 +137,7 @@ def main(argv: list[str] | None = None, app: App | None = None) -> int:
         sys.stderr.write("".join(f"slacktide: {problem}\n" for problem in error.problems))
         return USAGE
     except SlacktideError as error:
-        sys.stderr.write(f"slacktide: {error}\n")
+        sys.stderr.write(f"slacktide: {words_of(error)}\n")
         return code_of(error)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from agent.eviction import Way
+from slacktide.explaining import Decision
 from slacktide.observe import get_logger
 
 _LOG: Final = get_logger("agent.audit")
@@ -144,6 +145,26 @@ def read_tail(directory: str, newest: int, pod: str = "") -> Tail:
         elif not pod or f"{line.namespace}/{line.name}" == pod:
             found.append(line)
     return Tail(lines=tuple(reversed(found)), since=since, skipped=skipped)
+
+
+def decisions(tail: Tail) -> tuple[Decision, ...]:
+    """What is told of audit lines, newest first."""
+    return tuple(_decision(line) for line in reversed(tail.lines))
+
+
+def _decision(line: AuditLine) -> Decision:
+    return Decision(
+        at=line.wall,
+        namespace=line.namespace,
+        name=line.name,
+        uid=line.uid,
+        way=line.way.value,
+        outcome=line.outcome,
+        reason=line.reason,
+        detail=line.detail,
+        numbers=line.numbers,
+        drill=line.drill,
+    )
 
 
 def _line(raw: bytes) -> AuditLine | None:

@@ -3,35 +3,56 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import click
 
 from cli.app import App, cluster_options, common_options, examples
 
-if TYPE_CHECKING:
-    from cli.cycles import Scheduling
-    from cli.explained import Explanation
-    from cli.podexplained import PodExplanation
-    from slacktide.objects import Pod
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
-@click.group("explain", epilog=examples("slacktide explain node lab-1", "slacktide explain pod nightly -o json"))
+_OF_A_POD_THAT_IS_GONE: Final = 3
+
+
+def _system_option(command: _F) -> _F:
+    option = click.option(
+        "--system",
+        metavar="NAMESPACE",
+        default="slacktide-system",
+        show_default=True,
+        help="Where Slacktide runs in the cluster.",
+    )
+    return option(command)
+
+
+@click.group(
+    "explain",
+    epilog=examples("slacktide explain node lab-1", "slacktide explain pod nightly", "slacktide explain eviction"),
+)
 @common_options
 def command() -> None:
     """Say in words why a number is what it is."""
 
 
-@command.command("node", epilog=examples("slacktide explain node", "slacktide explain node lab-1"))
+@command.command("node", epilog=examples("slacktide explain node", "slacktide explain node lab-1 --changes 30"))
 @click.argument("name", metavar="NODE", required=False)
+@click.option(
+    "--changes", type=click.IntRange(0, 60), default=8, show_default=True, help="Last changes of each that are shown."
+)
+@_system_option
 @cluster_options
 @click.pass_obj
-def node(app: App, name: str | None) -> None:
-    """Explain what may be sold on NODE: every term, what made it, and what holds it back.
+def node(app: App, name: str | None, changes: int, system: str) -> None:
+    """Explain what may be sold on NODE, and what its agent does there.
 
-    Without NODE: the only node there is.
+    Every term of the number, what made it, and what holds it back; its last changes and what moved them; where the
+    ladder stands and why, at which figures each rung is entered and opens, and what it did last. Without NODE: the
+    only node there is.
     """
-    from cli.explained import explain
+    from cli.explaining import node_answer
+    from cli.explainshown import show_node
     from cli.forecasts import missing_node, standing
     from slacktide.cluster import NODES, PODS
 
@@ -43,35 +64,11 @@ def node(app: App, name: str | None) -> None:
         raise missing_node(name or "", list(nodes))
     now = time.time()
     found = standing(nodes[name], list(client.list(PODS).items), now)
-    if found.forecast is None:
-        _nothing(app, name, found.reason)
-        return
-    said = explain(name, found.forecast, found.sold, found.published, now)
+    said = node_answer(app.components(app, system), found, now)
     if app.out.json:
-        app.out.document(said)
+        app.out.document(said.document())
     else:
-        _show(app, said)
-
-
-def _nothing(app: App, name: str, reason: str) -> None:
-    if app.out.json:
-        app.out.document({"node": name, "forecast": None, "reason": reason})
-    else:
-        app.out.text(f"{name}: nothing is sold here: {reason}")
-
-
-def _show(app: App, said: Explanation) -> None:
-    from cli.podview import show_age, show_bytes, show_cpu
-
-    state = f"closed: {said.closed}" if said.closed else said.freshness
-    app.out.text(f"{said.node}: {state}, {show_age(max(0.0, said.age_seconds))} old")
-    rows = [
-        [line.sign, line.term, show_cpu(line.amount.cpu_millis), show_bytes(line.amount.memory_bytes), line.why]
-        for line in said.lines
-    ]
-    app.out.table(("", "TERM", "CPU", "MEMORY", "REASON"), rows)
-    for remark in said.remarks:
-        app.out.text(f"* {remark}")
+        show_node(app.out, said, changes)
 
 
 @command.command(
@@ -82,48 +79,67 @@ def _show(app: App, said: Explanation) -> None:
 @click.option(
     "--nodes", type=click.IntRange(1, 20), default=4, show_default=True, help="Nodes in the score table, best first."
 )
+@_system_option
 @cluster_options
 @click.pass_obj
-def pod(app: App, name: str, namespace: str, nodes: int) -> None:
-    """Explain where POD is, or why it is nowhere and what can be done.
+def pod(app: App, name: str, namespace: str, nodes: int, system: str) -> None:
+    """Explain where POD is, or why it is nowhere and what can be done; what holds it there, and why it had to go.
 
-    From the scheduler's own record: who refused how many nodes and how near the nearest was; for a pod that is placed,
-    what each plugin gave the chosen node and the next best ones.
+    From the records of those who decided. The scheduler: who refused how many nodes and how near the nearest was; for a
+    pod that is placed, what each plugin gave the chosen node and the next best ones. The agent: what it sets on the
+    pod and why, and whether it was told to go.
     """
-    from cli.podexplained import explain_pod
+    from cli.exits import CommandError
+    from cli.explaining import evictions_answer, pod_answer
+    from cli.explainshown import show_evictions, show_pod
+    from cli.pods import find, split
 
-    found, kept, unheard = _asked(app, name, namespace)
-    said = explain_pod(found, kept, time.time(), unheard)
+    client, asked = app.client(), app.components(app, system)
+    try:
+        found = find(client, name, namespace)
+    except CommandError:
+        key = "/".join(split(name, namespace))
+        gone = evictions_answer(app, client, asked, key, None)
+        if not gone.known:
+            raise
+        if app.out.json:
+            app.out.document(gone)
+        else:
+            app.out.text(f"{key}: not there any more; it was told to go:")
+            show_evictions(app.out, gone, _OF_A_POD_THAT_IS_GONE)
+        return
+    said = pod_answer(app, asked, found)
     if app.out.json:
         app.out.document(said)
     else:
-        _show_pod(app, said, nodes)
+        show_pod(app.out, said, nodes)
 
 
-def _asked(app: App, name: str, namespace: str) -> tuple[Pod, Scheduling | None, str]:
-    """The pod; what the scheduler keeps, or why that is not known."""
-    from cli.pods import find
+@command.command(
+    "eviction",
+    epilog=examples("slacktide explain eviction nightly", "kubectl slacktide explain eviction --node worker-7"),
+)
+@click.argument("name", metavar="POD", required=False)
+@click.option("--namespace", "-n", default="default", show_default=True, help="Where POD was, unless its name says so.")
+@click.option("--node", metavar="NODE", help="Ask the agent of this node.")
+@click.option("--most", type=click.IntRange(1, 200), default=20, show_default=True, help="Decisions that are shown.")
+@_system_option
+@cluster_options
+@click.pass_obj
+def eviction(app: App, name: str | None, namespace: str, node: str | None, most: int, system: str) -> None:
+    """Explain why POD had to go, or why pods did of late: evicted, killed, frozen, or spared although asked for.
 
-    found = find(app.client(), name, namespace)
-    if app.in_cluster:
-        return found, None, "the scheduler of another cluster cannot be asked from here"
-    return found, app.scheduling(app.state()), "the scheduler does not answer"
+    From the audits of the agents, which outlive pods and restarts. Of one pod the numbers that decided are shown, too.
+    In a cluster events say whose agents to ask; they are kept for an hour, after that give --node.
+    """
+    from cli.explaining import evictions_answer
+    from cli.explainshown import show_evictions
+    from cli.pods import split
 
-
-def _show_pod(app: App, said: PodExplanation, nodes: int) -> None:
-    from cli.cycles import REASON_COLUMNS, reason_rows, table
-
-    where = f"{said.state} on {said.node}" if said.node else said.state
-    app.out.text(f"{said.pod}: {where}; {said.why}")
-    app.out.text(f"tier {said.tier}: {said.tier_why}; scheduler {said.scheduler}")
-    app.out.text(f"from {said.source}")
-    if said.blocking:
-        app.out.text("")
-        app.out.table(REASON_COLUMNS, reason_rows(said.blocking))
-    if said.cycle is not None and said.cycle.scores:
-        app.out.text("\nraw / normalised / weighted:")
-        app.out.table(*table(said.cycle, nodes))
-    for remark in said.remarks:
-        app.out.text(f"* {remark}")
-    for action in said.actions:
-        app.out.text(f"-> {action}")
+    client = app.client()
+    key = "" if name is None else "/".join(split(name, namespace))
+    said = evictions_answer(app, client, app.components(app, system), key, node)
+    if app.out.json:
+        app.out.document(said)
+    else:
+        show_evictions(app.out, said, most)

@@ -3,8 +3,9 @@
 import pytest
 
 from cli import demoplacement
-from cli.cycles import CountedReason, Cycle, Refusal, Scheduling
+from cli.cycles import CountedReason, Cycle, Refusal
 from cli.demoplacement import NAME, diagnose, lines
+from cli.podexplained import SchedulersRecord
 
 REFUSED = [Refusal("BatchForecast", 1, [CountedReason("no forecast room for x", 1, "vm", "needs 2000m, room 900m")])]
 
@@ -21,7 +22,7 @@ def judged(twin, monkeypatch):
 
     cycle = Cycle(f"default/{NAME}", f"uid-{NAME}", 1, 0.0, "unschedulable", "", "0/1", refusals=REFUSED)
     monkeypatch.setattr(twin, "create", create_and_refuse)
-    monkeypatch.setattr(demoplacement, "scheduling", lambda _: Scheduling([], [cycle]))
+    monkeypatch.setattr(demoplacement, "kept_of", lambda _asked, _uid: SchedulersRecord(cycle=cycle))
     return twin
 
 
@@ -36,7 +37,7 @@ def test_pod_that_asks_for_everything_is_explained_and_removed(judged):
 
 
 def test_it_is_removed_also_when_the_scheduler_is_silent(judged, monkeypatch):
-    monkeypatch.setattr(demoplacement, "scheduling", lambda _: None)
+    monkeypatch.setattr(demoplacement, "kept_of", lambda _asked, _uid: SchedulersRecord(cycle=None, heard=False))
     (said,) = diagnose(None, judged, 2)
     assert list(lines([said])) == ["wants-every-cpu: pending; Unschedulable: 0/1 nodes are available"]
     assert not judged.pods
