@@ -55,6 +55,13 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     consequence: str = ""
 
 
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """What `doctor` prints for programs; `problems` counts the checks with that verdict."""
+
+    checks: list[Check]
+    problems: int
+
+
 def all_checks(root: str, hierarchy: Hierarchy, *, proc: str = "/proc", sys_root: str = "/sys") -> list[Check]:
     """Every check, in the order in which a person reads them."""
     checks = [python(), kernel(), user(), processors(proc, sys_root), memory(proc)]

@@ -48,6 +48,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `doctor --cluster` prints for programs; `problems` counts the findings with that verdict."""
+
+    findings: list[Finding]
+    problems: int
+
+
 def judge(facts: Facts) -> list[Finding]:
     """Every finding, in the order in which a person reads them."""
     parts: tuple[Callable[[Facts], Iterator[Finding]], ...] = (

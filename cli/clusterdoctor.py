@@ -9,7 +9,7 @@ from typing import Final
 from agent.permissions import PERMISSIONS as AGENT
 from cli.app import App
 from cli.bundling import of_cluster, save
-from cli.clusterchecks import Finding, judge
+from cli.clusterchecks import Finding, Findings, judge
 from cli.clusterfacts import Gatherer, own_rights
 from cli.exits import FAILED, OK
 from predictor.permissions import AUTH_PERMISSIONS
@@ -50,7 +50,7 @@ def run(app: App, namespace: str, kubelets: int, bundle: str | None = None) -> i
     if bundle is not None and gathered is not None:
         save(app, gathered, bundle)
     elif app.out.json:
-        app.out.document({"findings": findings, "problems": problems})
+        app.out.document(Findings(findings=findings, problems=problems))
     else:
         rows = [[finding.name, finding.verdict, finding.evidence, finding.remedy] for finding in findings]
         app.out.table(COLUMNS, rows)

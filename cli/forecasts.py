@@ -38,6 +38,12 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Forecasts(msgspec.Struct, frozen=True, kw_only=True):
+    """What `forecast` prints for programs."""
+
+    nodes: list[Standing]
+
+
 def standing(node: Node, pods: list[Pod], now: float) -> Standing:
     """What stands on `node` at `now`, in seconds since the epoch."""
     name = node.metadata.name

@@ -1,6 +1,7 @@
 """A table without frame, as people know it from kubectl: laid out for a width, or one line a row without one. Pure.
 
-Where a row does not fit, texts are wrapped; where even that is too wide, each row becomes a few lines `COLUMN value`.
+Where a row does not fit, sentences are wrapped, or stand below their row; where even that is too wide, each row becomes
+a few lines `COLUMN value`.
 Cells are plain text: brackets are no markup, and control characters, which could steer a terminal, do not get through.
 """
 
@@ -43,6 +44,7 @@ WRAPPED: Final = frozenset({"REASON", "DETAIL", "MESSAGE", "CONSEQUENCE", "WHAT"
 """Columns of sentences, which may go over several lines."""
 
 GAP: Final = 2
+INDENT: Final = "    "
 LEAST: Final = 16
 """A column of sentences is not made narrower than this."""
 
@@ -62,15 +64,28 @@ class Grid:
             for index, column in enumerate(self._columns)
         ]
         fitted = widths if width is None else fit(self._columns, widths, width)
-        if fitted is None:
-            assert width is not None
-            made = self._records(width)
+        if fitted is not None:
+            made = self._table(fitted)
+        elif width is not None and self._sentences_last and (fitted := fit(self._columns[:-1], widths[:-1], width)):
+            made = self._table(fitted, below=width)
         else:
-            made = [_line(self._columns, [HEADER] * len(widths), fitted)]
-            for row in self._rows:
-                made += _row(row, fitted)
+            made = self._records(width or 1)
         if self._note:
             made.append([(self._note, "dim")])
+        return made
+
+    @property
+    def _sentences_last(self) -> bool:
+        return len(self._columns) > 1 and self._columns[-1] in WRAPPED
+
+    def _table(self, widths: Sequence[int], below: int | None = None) -> list[list[Piece]]:
+        """A line a row. With `below` the last column has no place beside the others: it follows, so wide at most."""
+        count = len(widths)
+        made = [_line(self._columns[:count], [HEADER] * count, widths)]
+        for row in self._rows:
+            made += _row(row[:count], widths)
+            if below is not None and row[-1]:
+                made += [[(INDENT + part, "")] for part in wrap(row[-1], max(1, below - len(INDENT)))]
         return made
 
     def _records(self, width: int) -> list[list[Piece]]:

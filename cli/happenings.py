@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +62,12 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     event: str = ""
 
 
+class Events(msgspec.Struct, frozen=True, kw_only=True):
+    """What `events` prints for programs."""
+
+    events: list[EventLine]
+
+
 def maker(event: Event) -> str:
     """Name of the component that made it."""
     return event.source.component or event.reporting_component
@@ -112,9 +117,9 @@ def print_events(app: App, wanted: Wanted) -> None:
     listed = app.client().list(EVENTS, namespace=wanted.namespace).items
     found = sorted((line(event) for event in listed if wanted.holds(event)), key=lambda item: item.at)
     if app.out.json:
-        app.out.document({"events": found})
+        app.out.document(Events(events=found))
     elif found:
-        now = time.time()
+        now = app.wall()
         wide = app.out.wide
         names = [f"{item.namespace or 'default'}/{item.event}" for item in found]
         app.out.listing("event", names, columns(wide=wide), [cells(item, now, wide=wide) for item in found])
@@ -159,4 +164,4 @@ def _print(app: App, item: EventLine) -> None:
         app.out.line(item)
         return
     when = item.at[11:19] or "--:--:--"
-    app.out.text("  ".join([when, *map(plain, cells(item, time.time(), wide=app.out.wide)[1:])]))
+    app.out.text("  ".join([when, *map(plain, cells(item, app.wall(), wide=app.out.wide)[1:])]))

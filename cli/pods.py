@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cli.exits import FAILED, TIMED_OUT, CommandError
 from cli.near import like
 from slacktide.cluster import PODS
@@ -15,6 +17,19 @@ if TYPE_CHECKING:
     from slacktide.cluster import Client
 
 POLL_SECONDS = 0.2
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod by its name."""
+
+    namespace: str
+    name: str
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `rm` prints for programs."""
+
+    removed: list[Named]
 
 
 def split(name: str, namespace: str) -> tuple[str, str]:

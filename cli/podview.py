@@ -49,6 +49,12 @@ class PodLine(msgspec.Struct, frozen=True, kw_only=True):
     quota_millis: int | None = None
 
 
+class Pods(msgspec.Struct, frozen=True, kw_only=True):
+    """What `ps` prints for programs."""
+
+    pods: list[PodLine]
+
+
 def line(pod: Pod, used: PodReport | None, now: float) -> PodLine:
     """Everything that `ps` shows of a pod; `used` is what the agent measured, `now` seconds since the epoch."""
     end = ending(pod)

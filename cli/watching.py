@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from rich.console import Group
 from rich.text import Text
 
@@ -31,14 +32,14 @@ def watch_node(app: App, interval: float | None, *, everything: bool) -> None:
     """This machine; once without `interval`."""
     state, client = app.state(), app.client()
     if interval is None:
-        now = picture(app, state, client, time.time())
+        now = picture(app, state, client, app.wall())
         if app.out.json:
             app.out.document(now)
         else:
             app.out.draw(draw(now, components=everything, wide=app.out.wide))
     elif app.out.json:
         while True:
-            app.out.line(picture(app, state, client, time.time()))
+            app.out.line(picture(app, state, client, app.wall()))
             time.sleep(interval)
     else:
         console = app.out.console()
@@ -46,7 +47,7 @@ def watch_node(app: App, interval: float | None, *, everything: bool) -> None:
             app,
             interval,
             lambda: draw(
-                picture(app, state, client, time.time()),
+                picture(app, state, client, app.wall()),
                 components=everything,
                 max_pods=max(3, console.height - 22),
                 wide=app.out.wide,
@@ -63,7 +64,7 @@ def watch_fleet(app: App, order: str, wanted: str, only: str, interval: float | 
         return chosen(now.nodes, order, wanted, only)
 
     if interval is None:
-        now = fleet(client.list(NODES).items, client.list(PODS).items, time.time())
+        now = fleet(client.list(NODES).items, client.list(PODS).items, app.wall())
         _show(app, now, selected(now))
         return
     nodes, pods = Informer(client, NODES, name="top"), Informer(client, PODS, name="top")
@@ -74,7 +75,7 @@ def watch_fleet(app: App, order: str, wanted: str, only: str, interval: float | 
         pods.wait_synced(_FIRST_SECONDS)
 
         def look() -> Fleet:
-            now = fleet(nodes.items(), pods.items(), time.time())
+            now = fleet(nodes.items(), pods.items(), app.wall())
             trends.add(now.nodes)
             return now
 
@@ -96,7 +97,7 @@ def watch_fleet(app: App, order: str, wanted: str, only: str, interval: float | 
 
 def _show(app: App, now: Fleet, rows: list[Standing]) -> None:
     if app.out.json:
-        app.out.document({"at": now.at, "totals": now.totals, "nodes": rows, "pods": now.pods})
+        app.out.document(msgspec.structs.replace(now, nodes=rows))
         return
     if app.out.format != "name":
         app.out.text(headline(now.totals))

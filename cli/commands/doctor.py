@@ -75,7 +75,7 @@ def _of_machine(app: App, bundle: str | None) -> int:
 
         save(app, of_machine(app, found), bundle)
     elif app.out.json:
-        app.out.document({"checks": found, "problems": problems})
+        app.out.document(checks.Checks(checks=found, problems=problems))
     else:
         rows = [[check.name, check.verdict, check.found, check.consequence] for check in found]
         app.out.table(("CHECK", "VERDICT", "FOUND", "CONSEQUENCE"), rows)

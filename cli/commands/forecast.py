@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
@@ -45,18 +44,18 @@ def command(
         _plot(app, name, png, resource, hours, options)
         return
     from cli.fleet import fleet
-    from cli.forecasts import cells, columns, missing_node
+    from cli.forecasts import Forecasts, cells, columns, missing_node
     from slacktide.cluster import NODES, PODS
 
     client = app.client()
-    found = fleet(client.list(NODES).items, client.list(PODS).items, time.time()).nodes
+    found = fleet(client.list(NODES).items, client.list(PODS).items, app.wall()).nodes
     if name is not None:
         known, found = [one.node for one in found], [one for one in found if one.node == name]
         if not found:
             raise missing_node(name, known)
     found.sort(key=lambda one: one.node)
     if app.out.json:
-        app.out.document({"nodes": found})
+        app.out.document(Forecasts(nodes=found))
     elif found:
         rows = [cells(one, wide=app.out.wide) for one in found]
         app.out.listing("node", [one.node for one in found], columns(wide=app.out.wide), rows)

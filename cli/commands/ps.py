@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from cli.app import App, cluster_options, examples
@@ -26,14 +24,14 @@ def command(app: App, tier: str | None, namespace: str | None) -> None:
     # In a cluster each node's agent measures, and none can be asked for all.
     measured = None if app.in_cluster else app.agent_status(app.state())
     used = podview.by_uid(measured.pods if measured else [])
-    now = time.time()
+    now = app.wall()
     listed = client.list(PODS, namespace=namespace).items
     lines = [podview.line(pod, used.get(pod.metadata.uid), now) for pod in listed]
     if tier:
         lines = [item for item in lines if item.tier == tier.upper()]
     lines.sort(key=lambda item: (item.namespace, item.name))
     if app.out.json:
-        app.out.document({"pods": lines})
+        app.out.document(podview.Pods(pods=lines))
     elif lines:
         names = [f"{item.namespace}/{item.name}" for item in lines]
         rows = [podview.cells(item, wide=app.out.wide) for item in lines]

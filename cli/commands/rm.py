@@ -59,9 +59,9 @@ def command(
     removed = [pod for pod in found if pods.delete(client, pod, seconds)]
     if wait:
         pods.wait_gone(client, removed, EXTRA_SECONDS + (longest_grace(removed) if seconds is None else seconds))
-    done = [{"namespace": pod.metadata.namespace, "name": pod.metadata.name} for pod in removed]
     if app.out.json:
-        app.out.document({"removed": done})
+        done = [pods.Named(namespace=pod.metadata.namespace, name=pod.metadata.name) for pod in removed]
+        app.out.document(pods.Removed(removed=done))
     else:
-        for item in done:
-            app.out.text(item["name"])
+        for pod in removed:
+            app.out.text(pod.metadata.name)

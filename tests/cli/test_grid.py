@@ -37,17 +37,36 @@ def test_sentences_are_wrapped_where_they_do_not_fit():
     ]
 
 
+def test_sentences_stand_below_their_row_where_there_is_no_place_beside():
+    assert drawn(33) == [
+        "NAME     STATUS",
+        "web      Running",
+        "batch-7  Pending",
+        "    0/3 nodes: 2 have no room for",
+        "    1500 millicores, 1 is closed:",
+        "    memory is low",
+    ]
+
+
 def test_where_columns_do_not_fit_rows_become_records():
-    assert drawn(30) == [
+    assert drawn(15) == [
         "NAME    web",
         "STATUS  Running",
         "",
         "NAME    batch-7",
         "STATUS  Pending",
-        "REASON  0/3 nodes: 2 have no",
-        "        room for 1500",
-        "        millicores, 1 is",
-        "        closed: memory is low",
+        "REASON  0/3",
+        "        nodes:",
+        "        2 have",
+        "        no room",
+        "        for",
+        "        1500",
+        "        millico",
+        "        res, 1",
+        "        is",
+        "        closed:",
+        "        memory",
+        "        is low",
     ]
 
 
