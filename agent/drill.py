@@ -153,12 +153,12 @@ class Moment:
 class ForecastLook:
     """What the node's forecast says: when it was made (the predictor's clock), how fresh it is, what it offers.
 
-    `silent`: the predictor has not heard of the node lately. `sells`: something may still be sold by it.
+    `silent`: the predictor has not heard of the node lately. `shut`: nothing may be sold by it any more.
     """
 
     at: float
     silent: bool
-    sells: bool
+    shut: bool
     fresh: bool
     offered_millis: int | None
     said: str
@@ -193,8 +193,9 @@ class Drill:
     """State of a drill. `*_at` are monotonic seconds, None for what did not happen (yet).
 
     `levels` are those of the rungs and `limit_millis` is the limit on BE at the last look, `pressure_max` the highest
-    LS pressure that was measured since the raise. `silent_at` is when the control loop fell silent. `most_waiting`
-    counts the samples that were kept, `lowered_forecast_at` is the time of the forecast when they were let go.
+    LS pressure that was measured since the raise. `silent_at` is when the control loop fell silent. `least_waiting`
+    and `most_waiting` count the samples that waited at a time, `lowered_forecast_at` is the time of the forecast when
+    they were let go, `silent_offer_millis` what the node offered when it was first known to be silent.
     """
 
     order: Order
@@ -215,6 +216,7 @@ class Drill:
     limit_millis: int | None = None
     pressure: float | None = None
     pressure_max: float | None = None
+    least_waiting: int | None = None
     most_waiting: int = 0
     lowered_forecast_at: float | None = None
     silent_offer_millis: int | None = None

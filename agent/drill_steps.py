@@ -203,11 +203,14 @@ def _samples_kept(drill: Drill, seen: Seen) -> Drill:
 
 
 def _kept(drill: Drill, outside: Outside, at: float) -> Drill:
-    first = drill.before.outside.waiting if drill.before.outside else 0
+    least, most = drill.least_waiting, max(drill.most_waiting, outside.waiting)
+    least = outside.waiting if least is None else min(least, outside.waiting)
+    if (least, most) != (drill.least_waiting, drill.most_waiting):
+        drill = replace(drill, least_waiting=least, most_waiting=most)
     if drill.order.kind is Kind.PREDICTOR_LOSS and not outside.connected:
         drill = _once(drill, "cut", at, "no predictor is connected")
-    if outside.waiting > max(first, drill.most_waiting):
-        drill = replace(drill, most_waiting=outside.waiting)
+    if outside.waiting > least:
+        # What was on its way at the raise leaves the spool a moment later, so the first count is not the measure.
         drill = _once(drill, "spooled", at, f"{outside.waiting} samples wait on disk")
     look = outside.forecast
     if look is None:
@@ -218,7 +221,7 @@ def _kept(drill: Drill, outside: Outside, at: float) -> Drill:
         drill = _once(drill, "ageing", at, look.said)
         if _grew(drill, look):
             drill = _once(drill, "grown", at, f"offers {look.offered_millis}m although nothing is heard of the node")
-    return drill if look.sells else _once(drill, "closed", at, look.said)
+    return _once(drill, "closed", at, look.said) if look.shut else drill
 
 
 def _grew(drill: Drill, look: ForecastLook) -> bool:

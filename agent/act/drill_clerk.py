@@ -199,7 +199,7 @@ def look_at(found: forecast.Forecast, wall: float) -> ForecastLook:
     return ForecastLook(
         at=found.at,
         silent=found.terms.fading is not None,
-        sells=bool(share and offered),
+        shut=bool(found.closed) or state is Freshness.EXPIRED,
         fresh=state is Freshness.FRESH,
         offered_millis=None if offered is None else int(offered * share),
         said=said,

@@ -43,6 +43,15 @@ class Followed:
         seen = self.phases
         return seen == [phase for phase in phases if phase in seen] and seen[-1] == phases[-1]
 
+    @property
+    def steps(self):
+        """Steps of the timeline so far."""
+        return [moment.step for message in self.messages for moment in message.moments]
+
+    def reaches_step(self, step):
+        """Wait for it."""
+        wait_until(lambda: step in self.steps, self._up)
+
     def reaches(self, phase):
         """Wait for it."""
         wait_until(lambda: phase in self.phases, self._up)
@@ -64,10 +73,10 @@ class Followed:
 
 
 @contextlib.contextmanager
-def drill(up, seconds, *, load=False, **fields):
+def drill(up, seconds, *, pressure=pb.PRESSURE_KIND_SIGNAL, **fields):
     """A followed drill, ended when left."""
     request = pb.StartDrillRequest(
-        pressure=pb.PRESSURE_KIND_LOAD if load else pb.PRESSURE_KIND_SIGNAL,
+        pressure=pressure,
         duration_millis=int(seconds * 1000),
         reason="test",
         **fields,

@@ -16,6 +16,7 @@ import pytest
 from agent.act.audit import read as read_audit
 from slacktide.cluster import PDBS
 from slacktide.kernel.files import read_text
+from slacktide.v1 import drill_pb2 as pb
 from tests.patience import PATIENCE
 from tests.whole.drills import drill
 from tests.whole.node import Group, bound, whole_tree, writable
@@ -34,7 +35,7 @@ shortage: {run_delay_cut: 100, psi_cut: 1}
 contention: {step_percent: 50, quiet_seconds: 0, min_dwell_seconds: 0, settle_seconds: 0.1}
 close: {exhausted_seconds: 1, short_seconds: 1, quiet_seconds: 0, min_dwell_seconds: 0}
 evict: {fresh_samples: 1, pressure_settle_seconds: 1, cooldown_seconds: 0, quiet_seconds: 0, min_dwell_seconds: 0}
-drill: {load: true, dead_man_seconds: 2}
+drill: {load: true, dead_man_seconds: 2, refuse_in_trouble: false}
 """
 """Only a drill makes LS short: whatever else this machine does must not, so *suppress* is left out. All else follows at
 once."""
@@ -284,7 +285,7 @@ def test_a_drill_with_real_load_burns_and_stops(up):
     burnt = False
     while not burnt and time.monotonic() < deadline:
         # Only what LS and SYSTEM leave idle is burnt: on a machine that is busy otherwise that may be nothing.
-        with drill(up, 60, load=True) as one:
+        with drill(up, 60, pressure=pb.PRESSURE_KIND_LOAD) as one:
             one.reaches("RAISED")
             burnt = bool(burners(up)) and wait_until(lambda: burnt_seconds(up) > 0.02, up)
             one.abort()
