@@ -23,7 +23,7 @@ from predictor.history import Batch
 from predictor.ingest_settings import IngestSettings
 from predictor.metrics import Metrics
 from predictor.pods import PodUse
-from predictor.reporters import Bucket, ClockSkew
+from predictor.reporters import Bucket, ClockSkew, Twins
 from predictor.samples import Limits, Sample, judge, judge_origin, judge_pods, read, read_pods, read_zones
 from slacktide.observe import get_logger
 from slacktide.v1 import usage_pb2
@@ -43,6 +43,9 @@ _MOST_REPORTERS: Final = 100_000
 """Nodes whose clock and share are remembered; the one that spoke first goes first."""
 
 _TOLD_SKEW_MILLIS: Final = 500
+
+_LIVE_MILLIS: Final = 60_000
+"""A sample that is older says nothing of who runs now."""
 
 Read = Callable[[], Awaitable[usage_pb2.ReportRequest | None]]
 Write = Callable[[usage_pb2.ReportResponse], Awaitable[None]]
@@ -87,6 +90,7 @@ class _Reporter:
     bucket: Bucket
     skew: ClockSkew = dataclasses.field(default_factory=ClockSkew)
     told_millis: int | None = None
+    twins: Twins = dataclasses.field(default_factory=Twins)
 
 
 class _Settled:
@@ -276,8 +280,18 @@ class _Stream:
             return None, _Pending("", 0, refusals, now.monotonic, True)
         correction = self._skew(request, now)
         good, refusals, highest = self._judge(request, correction, now)
+        self._look_for_twins(request, good, now)
         pending = _Pending(request.boot_id, highest, refusals, now.monotonic, None if good else True)
         return Batch(self._node, request.boot_id, good) if good else None, pending
+
+    def _look_for_twins(self, request: usage_pb2.ReportRequest, good: list[Sample], now: Instant) -> None:
+        # What an earlier boot left in the spool comes late, and is no sign of life.
+        if not good or now.wall * 1000 - good[-1].end_millis > _LIVE_MILLIS:
+            return
+        twins = self._shared.reporter(request.node, now).twins
+        if twins.found(request.boot_id, now.monotonic):
+            words = "two machines report as one node: what the busier leaves is sold"
+            log.warning(words, node=request.node, boots=sorted(twins.boots))
 
     def _skew(self, request: usage_pb2.ReportRequest, now: Instant) -> int:
         """What to take off the times of this message, in milliseconds."""

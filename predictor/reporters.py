@@ -11,6 +11,9 @@ CORRECTED_MILLIS: Final = 3_000
 STEP_MILLIS: Final = 2_000
 """Corrections come in whole steps of this, so that a sample that is sent again is placed where it was before."""
 
+TWINS_SECONDS: Final = 600.0
+"""Two machines of one name are told so often."""
+
 _REMEMBERED: Final = 8
 _JUMP_MILLIS: Final = 60_000
 _AGREE_MILLIS: Final = 5_000
@@ -53,6 +56,31 @@ class ClockSkew:
     def _steady(self, estimate: int) -> bool:
         """Whether all that is remembered says nearly the same."""
         return len(self._seen) == _REMEMBERED and estimate - min(self._seen) <= _AGREE_MILLIS
+
+
+class Twins:
+    """Finds out machines that report under one name: a boot that another has followed comes back only where both run.
+
+    Ask about samples that are fresh: what an earlier boot left in its spool comes after those of the next.
+    """
+
+    __slots__ = ("_told_at", "boots")
+
+    def __init__(self) -> None:
+        self.boots: tuple[str, ...] = ()
+        """Boot ids of the two that spoke last, the newer first."""
+        self._told_at: float | None = None
+
+    def found(self, boot_id: str, now: float) -> bool:
+        """Whether it is to be said now, as long as it goes on every ten minutes. `now` are monotonic seconds."""
+        if self.boots[:1] == (boot_id,):
+            return False
+        back = boot_id in self.boots
+        self.boots = (boot_id, *self.boots[:1])
+        if not back or (self._told_at is not None and now - self._told_at < TWINS_SECONDS):
+            return False
+        self._told_at = now
+        return True
 
 
 class Bucket:

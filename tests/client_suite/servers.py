@@ -115,9 +115,6 @@ class Real:
 
     def start(self):
         self.plane.start()
-        with contextlib.closing(self.client()) as client:
-            # It answers before it has made the roles without which the controllers end.
-            wait_for(lambda: _is_ready(client), "the server to be ready", _START_SECONDS)
         names = "disruption-controller,namespace-controller,garbage-collector-controller"
         self._controllers.enter_context(self.plane.controllers(names))
 
@@ -165,10 +162,3 @@ class Real:
 
 def _post(client, path, body):
     return json.loads(client.request("POST", path, body=json.dumps(body).encode()))
-
-
-def _is_ready(client):
-    try:
-        return client.request("GET", "/readyz")
-    except errors.ClusterError:
-        return None

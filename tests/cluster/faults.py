@@ -141,10 +141,9 @@ class FaultyProxy:
         self.cut()
 
     def heal(self, context: ssl.SSLContext | None = None) -> None:
-        """All is well again; `context` are other certificates to show from now on."""
+        """All is well again; `context` are other certificates that new connections are shown from now on."""
         if context is not None:
             self._context = context
-            self._stop_listening()
         with self._lock:
             was, self._state = self._state, _State()
         was.healed.set()

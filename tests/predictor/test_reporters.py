@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.reporters import CORRECTED_MILLIS, STEP_MILLIS, Bucket, ClockSkew
+from predictor.reporters import CORRECTED_MILLIS, STEP_MILLIS, TWINS_SECONDS, Bucket, ClockSkew, Twins
 
 
 def skew_after(*differences):
@@ -75,3 +75,17 @@ def test_whoever_waits_as_told_sends_at_the_rate(messages):
 
 def test_a_message_larger_than_the_burst_still_comes_through():
     assert Bucket(10, 0.0).take(1000, 10.0, 10, 0.0) == pytest.approx(99)
+
+
+@given(st.lists(st.sampled_from("abcde"), unique=True, max_size=5), st.integers(1, 3))
+def test_a_machine_that_is_started_again_is_no_twin_of_itself(boots, times):
+    twins = Twins()
+    assert not any(twins.found(boot, float(at)) for at, boot in enumerate(one for one in boots for _ in range(times)))
+
+
+def test_two_machines_of_one_name_are_told_once_in_a_while():
+    twins = Twins()
+    assert [twins.found(boot, 0.0) for boot in "ababab"] == [False, False, True, False, False, False]
+    assert not twins.found("a", TWINS_SECONDS - 1)
+    assert twins.found("b", TWINS_SECONDS)
+    assert sorted(twins.boots) == ["a", "b"]
