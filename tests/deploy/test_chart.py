@@ -170,6 +170,26 @@ def test_only_the_agent_has_rights_on_its_host(objects):
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
+def test_the_agent_takes_a_seccomp_profile_of_the_nodes(helm):
+    """For runtimes whose own profile does not go by CAP_PERFMON."""
+    profile = {"type": "Localhost", "localhostProfile": "slacktide/agent.json"}
+    specs = workloads(helm.template({"agent": {"seccompProfile": profile}}))
+    assert specs["agent"]["securityContext"]["seccompProfile"] == profile
+    assert specs["predictor"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for wrong in ({"type": "Localhost"}, {"localhostProfile": "x.json"}, {"type": "Unconfined"}):
+        with pytest.raises(Refused, match="seccompProfile"):
+            helm.template({"agent": {"seccompProfile": wrong}})
+
+
+def test_a_predictor_that_follows_under_a_lost_ones_name_has_a_name_of_its_own_in_the_lease(rendered):
+    """A StatefulSet's pod is called as the one before it, whose node may be out of reach and go on."""
+    (container,) = workloads(rendered["default"])["predictor"]["containers"]
+    (identity,) = [argument for argument in container["args"] if argument.startswith("--identity=")]
+    fields = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if "valueFrom" in one}
+    used = {fields[name] for name in re.findall(r"\$\((\w+)\)", identity)}
+    assert used == {"metadata.name", "metadata.uid"}
+
+
 def test_keys_are_mounted_only_where_they_are_served_with(rendered):
     """What a pod mounts, its node can read: no key of a central component may reach the agents."""
     for component, spec in workloads(rendered["everything"]).items():
