@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -25,6 +24,7 @@ Format = Literal["table", "wide", "json", "yaml", "name"]
 FORMATS: Final[tuple[Format, ...]] = ("table", "wide", "json", "yaml", "name")
 
 _UNLIMITED: Final = 10_000
+_COLUMNS: Final = 80
 MISSING: Final = "-"
 """Shown for what is not known: never 0."""
 
@@ -49,7 +49,7 @@ class Output:
         """The terminal, made anew so that redirected streams are seen."""
         from rich.console import Console
 
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
+        width = terminal_columns(os.environ) if sys.stdout.isatty() else _UNLIMITED
         return Console(width=width, highlight=False, soft_wrap=False)
 
     def document(self, value: Any) -> None:
@@ -89,7 +89,7 @@ class Output:
 
         terminal = sys.stdout.isatty()
         show = ansi if terminal and colours(os.environ) else bare
-        lines = table.lines(shutil.get_terminal_size().columns if terminal else None)
+        lines = table.lines(terminal_columns(os.environ) if terminal else None)
         self.text("\n".join(show(line).rstrip() for line in lines))
 
     def listing(self, kind: str, names: Iterable[str], columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -120,6 +120,17 @@ class Output:
         """A remark for the person at the terminal; never part of the result."""
         sys.stderr.write(f"slacktide: {text}\n")
         sys.stderr.flush()
+
+
+def terminal_columns(environ: Mapping[str, str]) -> int:
+    """Columns of the terminal: COLUMNS, or what it says itself, or 80. As shutil has it, whose import takes longer."""
+    said = environ.get("COLUMNS", "")
+    if said.isascii() and said.isdigit() and int(said) > 0:
+        return int(said)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or _COLUMNS
+    except (OSError, ValueError):
+        return _COLUMNS
 
 
 def takes_unicode() -> bool:

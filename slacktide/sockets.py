@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import stat
@@ -41,6 +40,9 @@ def is_loopback(host: str) -> bool:
     """Whether `host` is this machine alone; an empty one is every address, and a name other than localhost unknown."""
     if host == "localhost":
         return True
+    # A command that asks over a Unix socket has no use for it.
+    import ipaddress
+
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

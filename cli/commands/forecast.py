@@ -65,9 +65,9 @@ def command(
 
 def _plot(app: App, name: str | None, png: str | None, resource: Any, hours: float, options: dict[str, Any]) -> None:
     import contextlib
-    import shutil
+    import os
 
-    from cli.output import takes_unicode
+    from cli.output import takes_unicode, terminal_columns
     from cli.plotted import ask, save_png, strips
     from cli.prometheus import client_of
 
@@ -82,5 +82,5 @@ def _plot(app: App, name: str | None, png: str | None, resource: Any, hours: flo
         app.out.document(drawn)
         return
     plain = not takes_unicode()
-    for line in strips(drawn, shutil.get_terminal_size().columns, plain=plain):
+    for line in strips(drawn, terminal_columns(os.environ), plain=plain):
         app.out.text(line)
