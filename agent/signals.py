@@ -62,6 +62,9 @@ def _short(snapshot: NodeSnapshot, settings: AgentSettings, lasts: float = 0.0) 
     """Whether LS is short of CPU: `agent.policy.shortage`, without CPI."""
     rules, pressure, busy = settings.shortage, snapshot.pressure, snapshot.node_busy_ratio
     kind = None if pressure is None else pressure.kind
+    if kind == "drill":
+        # No measurement: it counts as short, whatever the cuts are.
+        return (Signal(what="a drill raises LS pressure", now=1, enters=1, opens=1, lasts_seconds=lasts),)
     cut = rules.psi_cut if kind == "psi" else rules.run_delay_cut
     waits = Signal(
         what=f"LS waits for CPU beyond what it makes itself{'' if kind is None else f' ({kind})'}",
@@ -71,8 +74,6 @@ def _short(snapshot: NodeSnapshot, settings: AgentSettings, lasts: float = 0.0) 
         opens=rules.release_ratio * cut,
         lasts_seconds=lasts,
     )
-    if kind == "drill":
-        return (waits,)
     busy_now = None if busy is None else 100 * busy
     return waits, Signal(what="CPUs are busy", now=busy_now, unit=_PERCENT, enters=rules.busy_percent, joint=True)
 

@@ -92,7 +92,7 @@ class OnThisMachine:
         """See `Components`."""
         from standalone.probe import get
 
-        path, who = self._state.observe_socket(component), f"the {component} of this machine"
+        path, who = self._state.observe_socket(component), f"the {component}"
         try:
             code, body = get(path, _target(route, query), timeout=_LOCAL_SECONDS)
         except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,13 +20,12 @@ if TYPE_CHECKING:
     from slacktide.explaining import Ladder, Published
 
 
-def show_node(out: Output, said: NodeAnswer, most: int) -> None:
-    """The sum, its last changes, and the ladder, with `most` changes of each."""
+def show_node(out: Output, said: NodeAnswer, now: float, most: int) -> None:
+    """The sum, its last changes, and the ladder, with `most` changes of each; `now` is seconds since the epoch."""
     if said.sums is None:
         out.text(f"{said.node}: nothing is sold here: {said.reason}")
     else:
         _sum(out, said.sums)
-    now = time.time()
     if said.published is not None:
         _published(out, said.published, now, most)
     if said.ladder is not None:
@@ -44,7 +42,8 @@ def show_silent(out: Output, problems: Sequence[str], instead: str) -> None:
 
 
 def _sum(out: Output, said: Explanation) -> None:
-    state = f"closed: {said.closed}" if said.closed else said.freshness
+    state = said.closed if said.closed.startswith("closed") else f"closed: {said.closed}"
+    state = state if said.closed else said.freshness
     out.text(f"{said.node}: {state}, {show_age(max(0.0, said.age_seconds))} old")
     rows = [
         [line.sign, line.term, show_cpu(line.amount.cpu_millis), show_bytes(line.amount.memory_bytes), line.why]
@@ -83,7 +82,7 @@ def _ladder(out: Output, ladder: Ladder, now: float, most: int) -> None:
         out.text(f"\nno rung moved (the agent's record, {kept})")
 
 
-def show_pod(out: Output, said: PodExplanation, nodes: int) -> None:
+def show_pod(out: Output, said: PodExplanation, now: float, nodes: int) -> None:
     """Where a pod is and why, with scores of so many `nodes`; what holds it; when it was told to go."""
     where = f"{said.state} on {said.node}" if said.node else said.state
     out.text(f"{said.pod}: {where}; {said.why}")
@@ -95,7 +94,7 @@ def show_pod(out: Output, said: PodExplanation, nodes: int) -> None:
     if said.cycle is not None and said.cycle.scores:
         out.text("\nraw / normalised / weighted:")
         out.table(*table(said.cycle, nodes))
-    _held(out, said)
+    _held(out, said, now)
     for remark in said.remarks:
         out.text(f"* {remark}")
     for action in said.actions:
@@ -103,8 +102,7 @@ def show_pod(out: Output, said: PodExplanation, nodes: int) -> None:
     show_silent(out, said.silent, "what is said here is from the pod object and those who answered")
 
 
-def _held(out: Output, said: PodExplanation) -> None:
-    now = time.time()
+def _held(out: Output, said: PodExplanation, now: float) -> None:
     if said.held is not None:
         out.text(f"\n{held_line(said.held, now)}")
         rows = hold_rows(said.held)
@@ -115,9 +113,8 @@ def _held(out: Output, said: PodExplanation) -> None:
         out.table(evictionexplained.NUMBER_COLUMNS, evictionexplained.number_rows(decision))
 
 
-def show_evictions(out: Output, said: EvictionsExplained, most: int) -> None:
+def show_evictions(out: Output, said: EvictionsExplained, now: float, most: int) -> None:
     """The newest `most` decisions; of one pod with their numbers. Without any record: what events say."""
-    now = time.time()
     found = evictionexplained.ordered(said.nodes)[:most]
     if said.pod:
         for node, decision in found:

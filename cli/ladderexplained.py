@@ -78,13 +78,20 @@ def signal_rows(ladder: Ladder) -> list[list[str]]:
 
     What counts only together with another figure stands in that one's row.
     """
-    rows: dict[tuple[str, str], list[str]] = {}
+    rows: dict[tuple[str, str], list[tuple[str, list[Signal]]]] = {}
     for rung in ladder.rungs:
         for group in _joined(rung.signals):
-            first, *others = group
-            key = (first.what, _value(first.now, first.unit))
-            rows.setdefault(key, []).append(_marks(rung.name, first, others))
-    return [[what, now, "; ".join(marks)] for (what, now), marks in rows.items()]
+            first = group[0]
+            rows.setdefault((first.what, _value(first.now, first.unit)), []).append((rung.name, group))
+    return [[what, now, _details(groups)] for (what, now), groups in rows.items()]
+
+
+def _details(groups: list[tuple[str, list[Signal]]]) -> str:
+    """The marks of all rungs; what counts together with each of them is said once."""
+    shared = [one for one in groups[0][1][1:] if all(one in group[1:] for _, group in groups)]
+    marks = [_marks(rung, group[0], [one for one in group[1:] if one not in shared]) for rung, group in groups]
+    also = [f"only while {' and '.join(_also(one) for one in shared)}"] if shared else []
+    return "; ".join([*marks, *also])
 
 
 def _joined(signals: Iterable[Signal]) -> list[list[Signal]]:

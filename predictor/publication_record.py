@@ -105,10 +105,12 @@ def _changes_of(before: Terms, after: Terms, names: Sequence[str]) -> list[str]:
     """Those of the terms that changed, for each resource the largest changes first."""
     parts = []
     for resource, field, show in (("cpu", "cpu_millis", _cores), ("memory", "memory_bytes", _size)):
+        pairs = ((name, getattr(getattr(before, name), field), getattr(getattr(after, name), field)) for name in names)
+        # What is the same to a reader is no reason.
         moves = [
             (abs((new or 0) - (old or 0)), f"{name} {show(old)} -> {show(new)}")
-            for name in names
-            if (old := getattr(getattr(before, name), field)) != (new := getattr(getattr(after, name), field))
+            for name, old, new in pairs
+            if show(old) != show(new)
         ]
         moves.sort(key=lambda move: -move[0])
         if moves:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -62,13 +61,13 @@ def node(app: App, name: str | None, changes: int, system: str) -> None:
         name = next(iter(nodes))
     if name is None or name not in nodes:
         raise missing_node(name or "", list(nodes))
-    now = time.time()
+    now = app.wall()
     found = standing(nodes[name], list(client.list(PODS).items), now)
     said = node_answer(app.components(app, system), found, now)
     if app.out.json:
         app.out.document(said.document())
     else:
-        show_node(app.out, said, changes)
+        show_node(app.out, said, now, changes)
 
 
 @command.command(
@@ -106,13 +105,13 @@ def pod(app: App, name: str, namespace: str, nodes: int, system: str) -> None:
             app.out.document(gone)
         else:
             app.out.text(f"{key}: not there any more; it was told to go:")
-            show_evictions(app.out, gone, _OF_A_POD_THAT_IS_GONE)
+            show_evictions(app.out, gone, app.wall(), _OF_A_POD_THAT_IS_GONE)
         return
     said = pod_answer(app, asked, found)
     if app.out.json:
         app.out.document(said)
     else:
-        show_pod(app.out, said, nodes)
+        show_pod(app.out, said, app.wall(), nodes)
 
 
 @command.command(
@@ -142,4 +141,4 @@ def eviction(app: App, name: str | None, namespace: str, node: str | None, most:
     if app.out.json:
         app.out.document(said)
     else:
-        show_evictions(app.out, said, most)
+        show_evictions(app.out, said, app.wall(), most)

@@ -151,8 +151,9 @@ def test_what_is_not_known_speaks_for_nothing():
 
 
 def test_a_drill_is_the_signal_alone():
-    (signal,) = signals("contention", node(pressure=DRILL), SETTINGS)
-    assert (signal.what, signal.speaks) == ("LS waits for CPU beyond what it makes itself (drill)", True)
+    deaf = msgspec.structs.replace(SETTINGS, shortage=msgspec.structs.replace(SETTINGS.shortage, run_delay_cut=100.0))
+    (signal,) = signals("contention", node(pressure=DRILL), deaf)
+    assert (signal.what, signal.speaks) == ("a drill raises LS pressure", True)
 
 
 def test_the_ladder_above_counts_for_close_and_evict():

@@ -129,11 +129,10 @@ def test_figures_say_at_which_marks_of_which_rung_something_happens(command, hea
     said = lines(out)
     assert "memory that is available 63 % close below 10 (opens from 12)" in said
     (short,) = [line for line in said if line.startswith("LS waits for CPU beyond what it makes itself")]
-    both_rungs = [
-        f"{name} from 1 (now) while CPUs are busy from 75 (now 91.2 %) (opens below 0.7)"
-        for name in ("contention", "close")
-    ]
-    assert short.endswith("2.5 s per s run " + "; ".join(both_rungs))
+    assert short.endswith(
+        "2.5 s per s run contention from 1 (now) (opens below 0.7); close from 1 (now) (opens below 0.7); "
+        "only while CPUs are busy from 75 (now 91.2 %)"
+    )
 
 
 def test_last_changes_have_their_times_and_records_say_how_far_they_go(command, heard, out, err):
