@@ -20,7 +20,6 @@ _OBJECT_TYPES: Final[dict[str, EventType]] = {"ADDED": "ADDED", "MODIFIED": "MOD
 _LINE_LIMIT: Final = 32 * 1024 * 1024
 
 
-
 @dataclass(frozen=True)
 class WatchEvent(Generic[T]):
     """One event of a watch.
