@@ -1,7 +1,8 @@
-"""Counts what goes over the connections to one port: a relay in a process of its own.
+"""Counts what goes over the connections to one port or Unix socket: a relay in a process of its own.
 
-`python -m benchmarks.relay HOST:PORT` prints the port of loopback that it listens on, then, for each line that it reads
-from its input, the bytes that clients sent and received so far. It ends with its input.
+`python -m benchmarks.relay HOST:PORT` (or `unix:/path`) prints the port of loopback that it listens on, then, for each
+line that it reads from its input, the bytes that clients sent and received so far. It ends with its input. Programs
+that ask no Unix sockets, as Prometheus, ask a daemon through it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from slacktide.sockets import Listen, parse_listen
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -40,9 +43,10 @@ class Relay:
 
 
 @contextlib.contextmanager
-def relay(port: int) -> Iterator[Relay]:
-    """A relay to `port` of loopback that is gone afterwards."""
-    command = [sys.executable, "-m", "benchmarks.relay", f"127.0.0.1:{port}"]
+def relay(target: int | str) -> Iterator[Relay]:
+    """A relay to a port of loopback, or to `unix:/path`, that is gone afterwards."""
+    address = f"127.0.0.1:{target}" if isinstance(target, int) else target
+    command = [sys.executable, "-m", "benchmarks.relay", address]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield Relay(process)
@@ -52,15 +56,15 @@ def relay(port: int) -> Iterator[Relay]:
 
 
 class _Counter:
-    def __init__(self, host: str, port: int) -> None:
-        self._target = (host, port)
+    def __init__(self, target: Listen) -> None:
+        self._target = target
         self.sent = 0
         self.received = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, until either side ends it."""
         try:
-            far_reader, far_writer = await asyncio.open_connection(*self._target)
+            far_reader, far_writer = await self._connect()
         except OSError:
             writer.close()
             return
@@ -73,6 +77,11 @@ class _Counter:
             end.close()
         await asyncio.gather(*ways, return_exceptions=True)
 
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._target.path:
+            return await asyncio.open_unix_connection(self._target.path)
+        return await asyncio.open_connection(self._target.host, self._target.port)
+
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, sent: bool) -> None:
         with contextlib.suppress(*_ENDS):
             while piece := await reader.read(_PIECE):
@@ -84,8 +93,8 @@ class _Counter:
                 await writer.drain()
 
 
-async def _run(host: str, port: int) -> None:
-    counter = _Counter(host, port)
+async def _run(target: Listen) -> None:
+    counter = _Counter(target)
     server = await asyncio.start_server(counter.serve, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
@@ -95,8 +104,7 @@ async def _run(host: str, port: int) -> None:
 
 def main() -> int:
     """Relay until the input ends."""
-    host, _, port = sys.argv[1].rpartition(":")
-    asyncio.run(_run(host, int(port)))
+    asyncio.run(_run(parse_listen(sys.argv[1], "address")))
     return 0
 
 

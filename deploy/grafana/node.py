@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from deploy.grafana import ladder
+from deploy.grafana.ladder import HERE
 from deploy.grafana.panels import BYTES, CORES, COUNT, RATE, SECONDS, SHARE, Board, Query, Question, Section, Shape
-
-_HERE: Final = '{node="$node"}'
 
 
 def _rates(*names: str) -> tuple[Query, ...]:
     return tuple(
-        Query(f"rate(slacktide_agent_{name}_total{_HERE}[$__rate_interval])", name.replace("_", " ")) for name in names
+        Query(f"rate(slacktide_agent_{name}_total{HERE}[$__rate_interval])", name.replace("_", " ")) for name in names
     )
 
 
@@ -33,14 +33,14 @@ BOARD: Final = Board(
                 Question(
                     "What do the tiers use of the CPUs?",
                     CORES,
-                    (Query(f"slacktide_agent_tier_cpu_millis{_HERE} / 1000", "{{tier}}"),),
+                    (Query(f"slacktide_agent_tier_cpu_millis{HERE} / 1000", "{{tier}}"),),
                     "slacktidelshurt",
                     shape=Shape.STACK,
                 ),
                 Question(
                     "What do the tiers hold of the memory?",
                     BYTES,
-                    (Query(f"slacktide_agent_tier_memory_bytes{_HERE}", "{{tier}}"),),
+                    (Query(f"slacktide_agent_tier_memory_bytes{HERE}", "{{tier}}"),),
                     "slacktidelshurt",
                     shape=Shape.STACK,
                 ),
@@ -62,35 +62,9 @@ BOARD: Final = Board(
         Section(
             "What the ladder does",
             (
-                Question(
-                    "Is LS short of CPU?",
-                    SHARE,
-                    (
-                        Query(f"slacktide_agent_ls_short{_HERE}", "short because of BE"),
-                        Query(f"slacktide_agent_ls_pressure{_HERE}", "pressure, {{kind}}"),
-                        Query(f"slacktide_agent_steal_ratio{_HERE}", "taken by the hypervisor"),
-                    ),
-                    "slacktidelshurt",
-                    "Pressure of kind psi is a share of the time, of kind run-delay seconds of waiting per CPU second.",
-                    bad=1.0,
-                ),
-                Question(
-                    "Which rungs are in force?",
-                    COUNT,
-                    (Query(f"slacktide_agent_rung_level{_HERE}", "{{rung}}"),),
-                    "a-node-is-closed",
-                    "0 is open.",
-                ),
-                Question(
-                    "How much CPU may BE use?",
-                    CORES,
-                    (
-                        Query(f"slacktide_agent_be_quota_millis{_HERE} / 1000", "limit"),
-                        Query('slacktide_agent_tier_cpu_millis{node="$node",tier="BE"} / 1000', "used"),
-                    ),
-                    "little-is-sold",
-                    "No line of the limit: there is none.",
-                ),
+                ladder.ls_short("slacktidelshurt"),
+                ladder.rungs("a-node-is-closed"),
+                ladder.be_room("little-is-sold"),
                 Question(
                     "How often is BE cut, evicted, frozen and killed?",
                     RATE,
@@ -107,12 +81,12 @@ BOARD: Final = Board(
                     SECONDS,
                     (
                         Query(
-                            f"histogram_quantile(0.99, rate(slacktide_agent_turn_seconds_bucket{_HERE}"
+                            f"histogram_quantile(0.99, rate(slacktide_agent_turn_seconds_bucket{HERE}"
                             "[$__rate_interval]))",
                             "turn, p99",
                         ),
                         Query(
-                            f"histogram_quantile(0.99, rate(slacktide_agent_arrival_seconds_bucket{_HERE}[1h]))",
+                            f"histogram_quantile(0.99, rate(slacktide_agent_arrival_seconds_bucket{HERE}[1h]))",
                             "new container until limited, p99 of an hour",
                         ),
                     ),
@@ -148,7 +122,7 @@ BOARD: Final = Board(
                 Question(
                     "What does this node lack?",
                     COUNT,
-                    (Query(f"max by (what, reason) (slacktide_agent_skipped_info{_HERE})"),),
+                    (Query(f"max by (what, reason) (slacktide_agent_skipped_info{HERE})"),),
                     "what-a-node-lacks",
                     shape=Shape.TABLE,
                 ),

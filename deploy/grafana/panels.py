@@ -46,6 +46,23 @@ class Query:
     legend: str = ""
 
 
+def meant(query: Query, node: str, rate_interval: str, range_seconds: int) -> str:
+    """The expression as Grafana asks it, for one node and a range of time.
+
+    `rate_interval` is a duration of PromQL, such as `30s`.
+    """
+    stands_for = {
+        "$__rate_interval": rate_interval,
+        "$__range_s": str(range_seconds),
+        "$__range": f"{range_seconds}s",
+        "$node": node,
+    }
+    expr = query.expr
+    for name, value in stands_for.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """One panel: what it answers, how, and where to go when the answer is bad.

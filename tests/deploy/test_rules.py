@@ -59,6 +59,10 @@ def counters(**rates):
     return {f"slacktide_agent_{name}_total{NODE}": f"0+{rate}x99" for name, rate in rates.items()}
 
 
+def certificate(end):
+    return {'slacktide_certificate_expiry_timestamp_seconds{job="agent",setting="report",part="ca"}': f"{end}x99"}
+
+
 # (alert, series by minute, minutes until it is looked at, how many fire)
 CASES = [
     ("SlacktideLSHurt", {f"slacktide_agent_ls_short{NODE}": "1x99"}, 12, 1),
@@ -93,6 +97,7 @@ CASES = [
     ("SlacktideEvictionsOverBudget", counters(evictions_over_budget=0, evictions_blocked=1), 20, 1),
     ("SlacktideEvictionsOverBudget", counters(evictions_over_budget=0, evictions_blocked=0), 20, 0),
     ("SlacktideQueueStuck", scheduler(3, 0), 12, 1),
+    ("SlacktideQueueStuck", {'scheduler_pending_pods{job="slacktide-scheduler",queue="active"}': "3x99"}, 12, 1),
     ("SlacktideQueueStuck", scheduler(3, 5), 12, 0),
     ("SlacktideQueueStuck", scheduler(0, 0), 12, 0),
     ("SlacktideExtenderFailing", extender(20), 12, 1),
@@ -102,6 +107,9 @@ CASES = [
     ("SlacktideAPIFailing", api("unreachable", 5), 25, 1),
     ("SlacktideAPIFailing", api("404", 50), 25, 0),
     ("SlacktideAPIFailing", api("409", 50), 25, 0),
+    ("SlacktideCertificateEnds", certificate(86400), 15, 1),
+    ("SlacktideCertificateEnds", certificate(900), 20, 1),
+    ("SlacktideCertificateEnds", certificate(7 * 86400), 20, 0),
 ]
 
 
