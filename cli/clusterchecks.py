@@ -55,9 +55,12 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     problems: int
 
 
+Part = Callable[["Facts"], Iterator[Finding]]
+
+
 def judge(facts: Facts) -> list[Finding]:
     """Every finding, in the order in which a person reads them."""
-    parts: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    parts: tuple[Part, ...] = (
         _server,
         _kubelets,
         _kernels,
@@ -71,6 +74,12 @@ def judge(facts: Facts) -> list[Finding]:
         _permissions,
         _admission,
     )
+    return [finding for part in parts for finding in part(facts)]
+
+
+def judge_nodes(facts: Facts) -> list[Finding]:
+    """What is about the nodes of `facts` alone, whether they are all of the cluster or one of it."""
+    parts: tuple[Part, ...] = (_kubelets, _kernels, _clocks, _kubelet_settings, _forecasts, _others)
     return [finding for part in parts for finding in part(facts)]
 
 
@@ -245,7 +254,8 @@ def _gates(facts: Facts) -> Iterator[Finding]:
     yield Finding(name="feature gates", verdict="ok", evidence=evidence)
 
 
-def _ours(facts: Facts, component: str) -> list[Pod]:
+def ours(facts: Facts, component: str) -> list[Pod]:
+    """Pods of one of our components that have not ended."""
     wanted = {"app.kubernetes.io/name": "slacktide", "app.kubernetes.io/component": component}
     return [
         pod
@@ -265,10 +275,10 @@ def _components(facts: Facts) -> Iterator[Finding]:
         yield _unknown(facts, "components", "pods", "let this account list pods in all namespaces")
         return
     for component, needed in (("agent", True), ("predictor", True), ("scheduler", False), ("extender", False)):
-        pods = _ours(facts, component)
+        pods = ours(facts, component)
         if pods or needed:
-            yield _component(facts, component, pods)
-    if not _ours(facts, "scheduler") and not _ours(facts, "extender"):
+            yield component_of(facts, component, pods)
+    if not ours(facts, "scheduler") and not ours(facts, "extender"):
         remedy = "BE pods are placed by forecast by one of the two: install scheduler or extender with the chart"
         yield Finding(
             name="scheduler", verdict="warning", evidence="neither scheduler nor extender runs", remedy=remedy
@@ -276,7 +286,7 @@ def _components(facts: Facts) -> Iterator[Finding]:
     versions = Counter(
         pod.metadata.labels.get("app.kubernetes.io/version", "none")
         for component in ("agent", "predictor", "scheduler", "extender")
-        for pod in _ours(facts, component)
+        for pod in ours(facts, component)
     )
     if len(versions) > 1:
         evidence = ", ".join(f"{count} pods of {version}" for version, count in sorted(versions.items()))
@@ -284,7 +294,8 @@ def _components(facts: Facts) -> Iterator[Finding]:
         yield Finding(name="our versions", verdict="warning", evidence=evidence, remedy=remedy)
 
 
-def _component(facts: Facts, component: str, pods: Sequence[Pod]) -> Finding:
+def component_of(facts: Facts, component: str, pods: Sequence[Pod]) -> Finding:
+    """Whether all `pods` of a component of ours are well, and the agent's are on every node."""
     if not pods:
         remedy = f"install it with the chart, or name its namespace: --namespace (looked in {facts.namespace})"
         return Finding(name=component, verdict="problem", evidence="no pod of it", remedy=remedy)
@@ -312,7 +323,7 @@ def _leaders(facts: Facts) -> Iterator[Finding]:
         return
     leases = {lease.metadata.name: lease for lease in facts.leader_leases}
     for name, component in _LEADERS.items():
-        if not _ours(facts, component):
+        if not ours(facts, component):
             continue
         lease = leases.get(name)
         age = _age(lease, facts.now) if lease else None
@@ -421,7 +432,7 @@ def _permissions(facts: Facts) -> Iterator[Finding]:
         return
     for component, lacking in facts.denied.items():
         account = f"{facts.namespace}/slacktide-{component}"
-        if component in ("scheduler", "extender") and not _ours(facts, component):
+        if component in ("scheduler", "extender") and not ours(facts, component):
             continue
         if lacking:
             evidence = f"{account} lacks: {'; '.join(map(str, lacking))}"

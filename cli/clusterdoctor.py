@@ -41,23 +41,33 @@ def run(app: App, namespace: str, kubelets: int, bundle: str | None = None) -> i
     """Check the cluster; the exit code, 1 with a problem. Raises ClusterError when it does not answer."""
     client = app.cluster_client()
     try:
-        findings = [_rights(own_rights(client, _OWN))]
+        findings = [rights(own_rights(client, _OWN))]
         findings += judge(Gatherer(client, namespace, time.time).facts(WANTED, kubelets))
         gathered = of_cluster(client, namespace, findings) if bundle is not None else None
     finally:
         client.close()
-    problems = sum(finding.verdict == "problem" for finding in findings)
     if bundle is not None and gathered is not None:
         save(app, gathered, bundle)
-    elif app.out.json:
-        app.out.document(Findings(findings=findings, problems=problems))
+        return _code(findings)
+    return show(app, findings)
+
+
+def show(app: App, findings: Sequence[Finding]) -> int:
+    """Print findings; the exit code."""
+    if app.out.json:
+        problems = sum(finding.verdict == "problem" for finding in findings)
+        app.out.document(Findings(findings=list(findings), problems=problems))
     else:
         rows = [[finding.name, finding.verdict, finding.evidence, finding.remedy] for finding in findings]
         app.out.table(COLUMNS, rows)
-    return FAILED if problems else OK
+    return _code(findings)
 
 
-def _rights(lacking: Sequence[Permission]) -> Finding:
+def _code(findings: Sequence[Finding]) -> int:
+    return FAILED if any(finding.verdict == "problem" for finding in findings) else OK
+
+
+def rights(lacking: Sequence[Permission]) -> Finding:
     """What the caller may not see, said first: the rest is to be read by it."""
     if not lacking:
         return Finding(name="your rights", verdict="ok", evidence="everything can be looked at")

@@ -127,6 +127,31 @@ class Gatherer:
             missing=self._missing,
         )
 
+    def of_node(self, name: str) -> Facts | None:
+        """What is about node `name`: itself, its pods, its lease, its kubelet; None where there is no such node.
+
+        Raises ClusterError when the server does not answer, or keeps the node from us.
+        """
+        version = self._client.version().git_version
+        now, here = self._try("clock", self._server_time) or (None, self._wall())
+        try:
+            node = self._client.get(_CHECKED_NODES, name)
+        except NotFound:
+            return None
+        on_it = f"spec.nodeName={name}"
+        lease = self._try("node leases", lambda: self._client.get(LEASES, name, NODE_LEASE_NAMESPACE))
+        return Facts(
+            namespace=self._namespace,
+            version=version,
+            now=now,
+            here=here,
+            nodes=(node,),
+            pods=self._try("pods", lambda: self._client.list(PODS, field_selector=on_it).items),
+            node_leases=None if lease is None else (lease,),
+            kubelets=self._kubelets((node,), 1),
+            missing=self._missing,
+        )
+
     def _try(self, name: str, read: Callable[[], _T]) -> _T | None:
         try:
             return read()

@@ -216,6 +216,22 @@ def test_who_may_see_less_is_told_what_was_not_looked_at(ask):
     assert found["kubelets"][0]["verdict"] != "unknown"
 
 
+def test_one_node_and_its_agent_that_cannot_be_asked(plane, node, client, capsys):
+    name, where = node(), ["--kubeconfig", plane.kubeconfig()]
+    assert main(["doctor", "--cluster", "--node", name, "-o", "json", *where]) == 1
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["node"]["verdict"] == "ok"
+    assert found["kubelets"]["evidence"] == "1 x v1.36.3"
+    assert found["agent"]["evidence"] == "no pod of it"
+    assert "no pod of the agent of node" in found["agent says"]["evidence"]
+    client.patch(NODES, name, None, {"spec": {"unschedulable": True}})
+    assert main(["doctor", "--node", name, "-o", "json", *where]) == 1
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["node"]["evidence"] == "Ready, cordoned"
+    assert main(["doctor", "--node", f"{name}x", *where]) == 1
+    assert f"do you mean {name}" in capsys.readouterr().err
+
+
 def test_the_table_for_people(plane, capsys):
     assert main(["doctor", "--cluster", "--kubeconfig", plane.kubeconfig()]) == 1
     shown = capsys.readouterr().out
