@@ -27,7 +27,6 @@ from slacktide.observe import get_logger
 from slacktide.v1 import drill_pb2 as pb
 
 _LOG: Final = get_logger("agent.drill")
-_PERIOD_SECONDS: Final = 0.5
 _TIMEOUT_SECONDS: Final = 3.0
 _REASON: Final = "SlacktideDrill"
 
@@ -53,7 +52,9 @@ class NodeReader(Protocol):
 
 
 class DrillClerk:
-    """`news` takes what `DrillBoard` says; `outside` is the last look beyond the node. `start` and `stop` once each."""
+    """`news` takes what `DrillBoard` says; `outside` is the last look beyond the node, each `period_seconds` while a
+    drill needs it. `start` and `stop` once each.
+    """
 
     def __init__(
         self,
@@ -64,7 +65,9 @@ class DrillClerk:
         streams: Streams,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        period_seconds: float = 0.5,
     ) -> None:
+        self._period = period_seconds
         self._node = node
         self._client = client
         self._recorder = recorder
@@ -127,7 +130,7 @@ class DrillClerk:
         while True:
             looks = self._drill is not None and self._drill.order.kind in KEEPS_SAMPLES
             try:
-                item = self._news.get(timeout=_PERIOD_SECONDS if looks else None)
+                item = self._news.get(timeout=self._period if looks else None)
             except queue.Empty:
                 self._guarded(self.look)
                 continue

@@ -8,6 +8,7 @@ import stat
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import grpc
 import pytest
@@ -15,15 +16,19 @@ import pytest
 from agent.drill import Kind, Phase, Seen
 from agent.drill_board import DrillBoard
 from agent.drill_callers import Reviews
+from agent.drill_server import DrillServer
+from agent.drill_service import DrillService
 from agent.drill_settings import DrillSettings
 from agent.permissions import DRILL_PERMISSIONS, needed
 from agent.policy.rung import RungStatus
 from agent.settings import AgentSettings
 from slacktide.cluster.errors import Unreachable
 from slacktide.errors import SettingsError
+from slacktide.tier import Tier
 from slacktide.transport import Review, Tokens, User
 from slacktide.v1 import drill_pb2 as pb
 from slacktide.v1 import drill_pb2_grpc
+from tests.agent.nodes import node, pod
 from tests.drill_twin import CALM, drill_server
 from tests.patience import PATIENCE
 from tests.pki import Pki
@@ -352,3 +357,99 @@ def test_with_tokens_certificate_and_key_are_needed_still(board, api):
 def test_the_right_to_review_is_asked_for_only_where_callers_show_tokens(drill, asks):
     wanted = needed(AgentSettings(drill=DrillSettings(**drill)))
     assert (set(DRILL_PERMISSIONS) <= set(wanted)) is asks
+
+
+RUNNING = node(pods=(pod("ls", Tier.LS), pod("be", cpu=300)))
+
+
+def test_a_plan_says_what_would_be_met_and_starts_nothing(serve, board, tmp_path):
+    settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock")
+    serve(settings, standing=replace(CALM, snapshot=RUNNING))
+    before = time.time() * 1000
+    with grpc.insecure_channel(settings.listen) as channel:
+        stub = drill_pb2_grpc.DrillServiceStub(channel)
+        order = request(victim_budget=2, duration_millis=90_000)
+        plan = stub.PlanDrill(pb.PlanDrillRequest(order=order), timeout=DEADLINE)
+    assert list(plan.refusals) == []
+    assert [(one.name, one.evicted) for one in plan.victims] == [("be", False)]
+    assert before - 1 <= plan.now_unix_millis <= time.time() * 1000 + 1
+    assert "no contention rung is on this node: BE will not be throttled" in plan.expectations
+    assert {one.step: (one.within_millis, one.after_lowered) for one in plan.targets} == {
+        "detected": (500, False),
+        "throttled": (1000, False),
+        "evicted": (60_000, False),
+        "recovered": (90_000, True),
+    }
+    assert board.current() is None
+
+
+def test_a_plan_names_every_refusal_and_the_drill_that_runs(serve, board, tmp_path):
+    settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock")
+    standing = [CALM]
+    serve(settings, standing=lambda _kind: standing[0])
+    with grpc.insecure_channel(settings.listen) as channel:
+        stub = drill_pb2_grpc.DrillServiceStub(channel)
+        drill_id = stub.StartDrill(request(), timeout=DEADLINE).drill_id
+        standing[0] = replace(CALM, held="the API has not answered yet")
+        plan = stub.PlanDrill(pb.PlanDrillRequest(order=request()), timeout=DEADLINE)
+        assert plan.refusals[0].startswith(f"drill {drill_id} runs")
+        assert plan.refusals[1] == "the agent decides nothing yet: the API has not answered yet"
+        assert refused(stub.PlanDrill, pb.PlanDrillRequest(order=request(duration_millis=0)))[0] is (
+            grpc.StatusCode.INVALID_ARGUMENT
+        )
+
+
+def test_drills_outside_their_hours_are_refused_and_counted(board, tmp_path):
+    settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock", hours=("Mon 09:00-10:00",))
+    sunday = datetime(2026, 11, 29, 9, 30, tzinfo=UTC).timestamp()
+    service = DrillService("n1", board, lambda: AgentSettings(drill=settings), lambda _kind: CALM, wall=lambda: sunday)
+    server = DrillServer(settings, service)
+    server.start()
+    try:
+        with grpc.insecure_channel(settings.listen) as channel:
+            code, text = refused(drill_pb2_grpc.DrillServiceStub(channel).StartDrill, request())
+    finally:
+        server.stop()
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "it is Sun 09:30 UTC, and drills may start Mon 09:00-10:00 only" in text
+    assert (service.refused, board.current()) == (1, None)
+
+
+def test_silence_must_last_beyond_the_watchdog(serve, tmp_path):
+    settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock")
+    serve(settings, standing=replace(CALM, snapshot=RUNNING))
+    with grpc.insecure_channel(settings.listen) as channel:
+        stub = drill_pb2_grpc.DrillServiceStub(channel)
+        short = request(pressure=pb.PRESSURE_KIND_AGENT_LOSS, duration_millis=7_000)
+        code, text = refused(stub.StartDrill, short)
+        assert (code, "range 7500 to 600000" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+        assert stub.StartDrill(
+            request(pressure=pb.PRESSURE_KIND_AGENT_LOSS, duration_millis=8_000), timeout=DEADLINE
+        ).drill_id
+
+
+def test_the_list_has_the_last_drills(serve, tmp_path):
+    settings = DrillSettings(listen=f"unix:{tmp_path}/drill.sock")
+    kept = [pb.DrillRecord(drill_id="d2"), pb.DrillRecord(drill_id="d1")]
+    serve(settings, records=lambda: kept)
+    with grpc.insecure_channel(settings.listen) as channel:
+        stub = drill_pb2_grpc.DrillServiceStub(channel)
+        assert list(stub.ListDrills(pb.ListDrillsRequest(), timeout=DEADLINE).drills) == kept
+
+
+def test_a_watcher_gets_each_moment_once_and_the_pressure_between(stub, board):
+    drill_id = stub.StartDrill(request(), timeout=DEADLINE).drill_id
+    heard = []
+    for number, message in enumerate(stub.WatchDrill(pb.WatchDrillRequest(drill_id=drill_id), timeout=DEADLINE)):
+        heard.append(message)
+        steps = [seen(0.0), replace(seen(0.1), pressure=0.5), seen(0.2, 1, 500), seen(1.5), seen(2.0)]
+        if number < len(steps):
+            board.observe(steps[number])
+    last = heard[-1].result
+    assert [moment for message in heard for moment in message.moments] == list(last.timeline)
+    assert [one.step for one in last.timeline] == [
+        *("raised", "rung:contention", "detected", "throttled"),
+        *("open:contention", "unlimited", "lowered", "recovered"),
+    ]
+    assert last.ls_pressure_max == 0.5
+    assert any(message.ls_pressure == 0.5 and not message.moments for message in heard)

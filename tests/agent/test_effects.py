@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from agent.capabilities import Knob
 from agent.counters import NodeCounters
 from agent.drill import Kind, Order, Phase
 from agent.drill_board import DrillBoard
 from agent.effects import Effects, Parts
 from agent.eviction import EvictorView, Victim, Way
 from agent.host.cgroup import PodGroup
-from agent.policy.base import Plan, Reclaim
+from agent.policy.base import Plan, Reclaim, Request
 from agent.policy.rung import RungStatus
 from agent.pressure import Pressure
 from agent.resctrl import Schemata
@@ -247,3 +248,47 @@ def test_what_a_drill_burns_is_not_sold_as_need(board):
     load.seconds = 1.6
     assert effects.for_sample(snapshot(12.0, system=300)).of(Tier.SYSTEM).cpu_millis == 200
     assert effects.for_sample(snapshot(13.0, system=300)).of(Tier.SYSTEM).cpu_millis == 300
+
+
+def test_a_drill_that_silences_the_loop_sees_the_watchdog_and_ends_by_its_time(board):
+    lifted = [0]
+    effects = Effects(Parts(drills=board, lifted=lambda: lifted[0]))
+    board.start(lambda new: order(new, kind=Kind.AGENT_LOSS))
+    measured = Pressure(kind="psi", value=0.1, window_seconds=0.25)
+    rung = RungStatus(name="contention", level=1, top=3, since=0.0, reason="drill")
+    effects.decided(Plan(), snapshot(10.0), None)
+    assert effects.pressure(measured).kind == "drill"
+    effects.decided(Plan(rungs={"contention": rung}), snapshot(10.1), 700)
+    assert effects.silenced
+    effects.keep_silent(14.0)
+    lifted[0] = 1
+    effects.keep_silent(14.5)
+    assert board.current().at("relaxed") == 14.5
+    assert effects.silenced
+    effects.keep_silent(15.1)
+    assert not effects.silenced
+    assert effects.pressure(measured) is measured
+    effects.decided(Plan(rungs={"contention": rung}), snapshot(15.2), 700)
+    assert board.current().at("retaken") == 15.2
+
+
+def test_the_drill_sees_what_is_measured_beside_what_it_raises(board):
+    effects = Effects(Parts(drills=board))
+    board.start(order)
+    effects.pressure(Pressure(kind="psi", value=0.4, window_seconds=0.25))
+    effects.decided(Plan(), snapshot(10.0), None)
+    effects.pressure(None)
+    effects.decided(Plan(), snapshot(10.1), None)
+    assert (board.current().pressure, board.current().pressure_max) == (None, 0.4)
+
+
+def test_memory_and_class_that_are_held_are_seen(board):
+    effects = Effects(Parts(drills=board))
+    board.start(lambda new: order(new, kind=Kind.MEMORY, memory_percent=4.0))
+    effects.decided(Plan(), snapshot(10.0), None)
+    assert effects.surround(snapshot()).drill.memory_percent == 4.0
+    rung = RungStatus(name="memory", level=1, top=2, since=0.0, reason="short")
+    wish = Request(policy="memory", group="kubepods/podbe", knob=Knob.MEMORY_HIGH, value=1, reason="short")
+    effects.decided(Plan(rungs={"memory": rung}, settings={(wish.group, wish.knob): wish}), snapshot(11.0), None)
+    assert board.current().throttled_at == 11.0
+    assert board.current().message == "memory of BE pods is held"

@@ -11,6 +11,7 @@ import grpc
 import msgspec
 import pytest
 
+from agent.drill import Hold
 from agent.endpoints import endpoints, has_names, split
 from agent.receivers import Receivers
 from agent.report import Reporter
@@ -354,3 +355,36 @@ def test_missing_never_travels_as_zero():
     assert message.pods[0].tier == usage_pb2.TIER_BE
     assert not message.pods[0].HasField("throttled_ratio")
     assert (message.end_unix_millis, message.window_millis) == (1_000_000, 5000)
+
+
+def test_a_drill_that_withholds_samples_keeps_the_stream_and_sends_them_afterwards(tmp_path, address):
+    predictor, held = Predictor(), [Hold.NOTHING]
+    with serving(address, predictor), reporting(tmp_path, address, held=lambda: held[0]) as (reporter, spool):
+        reporter.submit(sample(0))
+        wait_for(lambda: reporter.counters["acknowledged"] == 1)
+        held[0] = Hold.WITHHELD
+        for number in range(1, 5):
+            reporter.submit(sample(number))
+        wait_for(lambda: spool.waiting() == 4)
+        assert (reporter.connected, reporter.counters["sent"]) == (True, 1)
+        held[0] = Hold.NOTHING
+        wait_for(lambda: spool.waiting() == 0)
+        assert (predictor.streams, reporter.counters["failures"]) == (1, 0)
+    assert predictor.received == [("boot", number) for number in range(1, 6)]
+
+
+def test_a_drill_that_cuts_the_streams_is_no_failure_and_they_come_back(tmp_path, address):
+    predictor, held = Predictor(), [Hold.NOTHING]
+    with serving(address, predictor), reporting(tmp_path, address, held=lambda: held[0]) as (reporter, spool):
+        reporter.submit(sample(0))
+        wait_for(lambda: reporter.connected)
+        held[0] = Hold.CUT
+        wait_for(lambda: not reporter.connected)
+        streams = predictor.streams
+        for number in range(1, 5):
+            reporter.submit(sample(number))
+        wait_for(lambda: spool.waiting() == 4)
+        assert (predictor.streams, reporter.counters["failures"]) == (streams, 0)
+        held[0] = Hold.NOTHING
+        wait_for(lambda: spool.waiting() == 0 and reporter.connected)
+    assert sorted(set(predictor.received)) == [("boot", number) for number in range(1, 6)]
