@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import urllib.request
 
 from slacktide.cluster import Client, connect, errors
 from slacktide.settings import ClusterSettings
@@ -148,15 +147,7 @@ class Real:
 
     def forget_history(self):
         """Compact etcd up to now, and let the server begin with an empty cache."""
-        with contextlib.closing(self.client()) as client:
-            version = int(json.loads(client.request("GET", "/api/v1/namespaces"))["metadata"]["resourceVersion"])
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.plane._etcd_port}/v3/kv/compaction",
-            json.dumps({"revision": str(version)}).encode(),
-            method="POST",
-        )
-        with urllib.request.urlopen(request, timeout=30) as response:
-            assert response.status == 200
+        self.plane.compact()
         self.restart(signal.SIGKILL)
 
 

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 _START_SECONDS: Final = 60.0 * PATIENCE
 _STOP_SECONDS: Final = 15.0
+_ETCD_SECONDS: Final = 30.0
 _SERVER_NAMES: Final = "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc,IP:10.0.0.1"
 _CLIENT: Final = "extendedKeyUsage=clientAuth"
 _THROUGHPUT: Final = {
@@ -139,6 +141,18 @@ class ControlPlane:
         if self._api is not None:
             self._api.stop(how)
             self._api = None
+
+    def compact(self) -> None:
+        """Let etcd forget all that was before now. The server knows it from its cache until it is started anew."""
+        revision = self._ask_etcd("/v3/maintenance/status", {})["header"]["revision"]
+        self._ask_etcd("/v3/kv/compaction", {"revision": revision})
+
+    def _ask_etcd(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self._etcd_port}{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=_ETCD_SECONDS) as response:
+            answer: dict[str, Any] = json.load(response)
+        return answer
 
     def stop(self) -> None:
         """End everything; the server first, for it does not end without its etcd."""

@@ -170,3 +170,31 @@ def test_nobody_needs_a_restart_when_the_api_server_was_away(running):
     cluster.running(NAMESPACE, "batch", 4)
     wait_for(lambda: all(daemons[name].ready for name in living), "ready daemons")
     assert {name: daemons[name].program.process.pid for name in living} == living
+
+
+def test_what_etcd_has_compacted_is_listed_anew_by_all(running):
+    cluster, daemons, node, plane = running
+    before = cluster.reclaimable(NODE)
+    cluster.scale(NAMESPACE, "batch", 1)
+    cluster.running(NAMESPACE, "batch", 1)
+    living = {name: one for name, one in daemons.items() if one.program.process.poll() is None}
+    plane.stop_api(signal.SIGKILL)
+    plane.compact()
+    node.ls_cpu += 500
+    with Published(cluster.client) as seen:
+        plane.start()
+        cluster.offers(NODE, before - 500)
+        cluster.scale(NAMESPACE, "batch", 2)
+        cluster.running(NAMESPACE, "batch", 2)
+        assert max(value for _, value in seen.numbers) <= before, "nobody gains"
+    for name, one in living.items():
+        wait_for(lambda one=one: gone(one) >= 1, f"word to {name} that its history is gone")
+        wait_for(lambda one=one: one.ready, f"readiness of {name}")
+        assert one.program.process.poll() is None
+
+
+def gone(daemon):
+    """How often its watches were told that what they ask for is history."""
+    lines = daemon.ask("/metrics").splitlines()
+    counts = [line.rpartition(" ")[2] for line in lines if "informer_failures_total" in line and '"Gone"' in line]
+    return sum(map(float, counts))
