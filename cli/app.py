@@ -56,11 +56,11 @@ def agent_status(state: StateDir) -> AgentStatus | None:
         return None
 
 
-def components(app: App, namespace: str) -> Components:
+def components(app: App, client: Client, namespace: str) -> Components:
     """Who can be asked: daemons of this machine, or pods in `namespace` of a cluster. Raises CommandError."""
     from cli.asking import components as of
 
-    return of(app, namespace)
+    return of(app, client, namespace)
 
 
 def is_up(root: str) -> bool:
@@ -92,7 +92,7 @@ class App:
     connect: Callable[[StateDir], Client] = connect
     reach: Callable[[ClusterSettings], Client] = reach
     agent_status: Callable[[StateDir], AgentStatus | None] = agent_status
-    components: Callable[[App, str], Components] = components
+    components: Callable[[App, Client, str], Components] = components
     is_up: Callable[[str], bool] = is_up
     stop_signals: Callable[[], StopSignals] = caught_signals
     wall: Callable[[], float] = time.time

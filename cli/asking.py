@@ -60,9 +60,9 @@ class Components(Protocol):
         ...  # a protocol member has no body
 
 
-def components(app: App, namespace: str = NAMESPACE) -> Components:
-    """Those of the cluster that the command is about, or of this machine. Raises CommandError when nothing is up."""
-    return InCluster(app.client(), namespace) if app.in_cluster else OnThisMachine(app.state())
+def components(app: App, client: Client, namespace: str = NAMESPACE) -> Components:
+    """Those of the cluster that `client` is of, or of this machine. Raises CommandError when nothing is up."""
+    return InCluster(client, namespace) if app.in_cluster else OnThisMachine(app.state())
 
 
 def answered(told: Sequence[Told[T]]) -> Told[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -55,15 +56,15 @@ def node(app: App, name: str | None, changes: int, system: str) -> None:
     from cli.forecasts import missing_node, standing
     from slacktide.cluster import NODES, PODS
 
-    client = app.client()
-    nodes = {item.metadata.name: item for item in client.list(NODES).items}
-    if name is None and len(nodes) == 1:
-        name = next(iter(nodes))
-    if name is None or name not in nodes:
-        raise missing_node(name or "", list(nodes))
-    now = app.wall()
-    found = standing(nodes[name], list(client.list(PODS).items), now)
-    said = node_answer(app.components(app, system), found, now)
+    with contextlib.closing(app.client()) as client:
+        nodes = {item.metadata.name: item for item in client.list(NODES).items}
+        if name is None and len(nodes) == 1:
+            name = next(iter(nodes))
+        if name is None or name not in nodes:
+            raise missing_node(name or "", list(nodes))
+        pods = list(client.list(PODS, field_selector=f"spec.nodeName={name}").items)
+        now = app.wall()
+        said = node_answer(app.components(app, client, system), standing(nodes[name], pods, now), now)
     if app.out.json:
         app.out.document(said.document())
     else:
@@ -93,25 +94,22 @@ def pod(app: App, name: str, namespace: str, nodes: int, system: str) -> None:
     from cli.explainshown import show_evictions, show_pod
     from cli.pods import find, split
 
-    client, asked = app.client(), app.components(app, system)
-    try:
-        found = find(client, name, namespace)
-    except CommandError:
-        key = "/".join(split(name, namespace))
-        gone = evictions_answer(app, client, asked, key, None)
-        if not gone.known:
-            raise
-        if app.out.json:
-            app.out.document(gone)
-        else:
-            app.out.text(f"{key}: not there any more; it was told to go:")
-            show_evictions(app.out, gone, app.wall(), _OF_A_POD_THAT_IS_GONE)
-        return
-    said = pod_answer(app, asked, found)
+    key, gone = "/".join(split(name, namespace)), None
+    with contextlib.closing(app.client()) as client:
+        asked = app.components(app, client, system)
+        try:
+            said = pod_answer(app, asked, find(client, name, namespace))
+        except CommandError:
+            gone = evictions_answer(app, client, asked, key, None)
+            if not gone.known:
+                raise
     if app.out.json:
-        app.out.document(said)
-    else:
+        app.out.document(gone or said)
+    elif gone is None:
         show_pod(app.out, said, app.wall(), nodes)
+    else:
+        app.out.text(f"{key}: not there any more; it was told to go:")
+        show_evictions(app.out, gone, app.wall(), _OF_A_POD_THAT_IS_GONE)
 
 
 @command.command(
@@ -135,9 +133,9 @@ def eviction(app: App, name: str | None, namespace: str, node: str | None, most:
     from cli.explainshown import show_evictions
     from cli.pods import split
 
-    client = app.client()
     key = "" if name is None else "/".join(split(name, namespace))
-    said = evictions_answer(app, client, app.components(app, system), key, node)
+    with contextlib.closing(app.client()) as client:
+        said = evictions_answer(app, client, app.components(app, client, system), key, node)
     if app.out.json:
         app.out.document(said)
     else:

@@ -151,7 +151,6 @@ def test_of_several_the_first_answer_counts_and_silence_is_told_whole():
 
 
 def test_the_command_decides_who_is_asked(app, twin):
-    assert isinstance(components(app), OnThisMachine)
+    assert isinstance(components(app, twin), OnThisMachine)
     app.kubectl = True
-    app.reach = lambda _: twin
-    assert isinstance(components(app), InCluster)
+    assert isinstance(components(app, twin), InCluster)

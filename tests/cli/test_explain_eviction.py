@@ -23,7 +23,7 @@ AGENT = ("agent", EVICTIONS_ROUTE)
 @pytest.fixture
 def heard(app):
     heard = Heard()
-    app.components = lambda _app, _namespace: heard
+    app.components = lambda _app, _client, _namespace: heard
     return heard
 
 

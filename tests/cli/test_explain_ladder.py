@@ -101,7 +101,7 @@ def published(**changes):
 @pytest.fixture
 def heard(app, twin):
     heard = Heard({("agent", LADDER_ROUTE): ladder(), ("predictor", PUBLISHED_ROUTE): published()})
-    app.components = lambda _app, _namespace: heard
+    app.components = lambda _app, _client, _namespace: heard
     twin.nodes = [node(made())]
     return heard
 
@@ -209,7 +209,7 @@ def test_a_node_without_a_forecast_still_has_a_ladder(command, heard, out, err, 
 def test_in_a_cluster_the_namespace_of_slacktide_can_be_said(command, app, twin, heard, out, err):
     asked = []
     app.reach = lambda _: twin
-    app.components = lambda _app, namespace: asked.append(namespace) or heard
+    app.components = lambda _app, _client, namespace: asked.append(namespace) or heard
     assert command("explain", "node", "n1", "--context", "c", "--system", "batch") == 0
     assert command("explain", "node", "n1", "--context", "c") == 0
     assert asked == ["batch", "slacktide-system"]

@@ -43,7 +43,7 @@ DEBUG = ("scheduler", "/debug/scheduling")
 def heard(app):
     """Who answers; nobody unless a test says so."""
     heard = Heard()
-    app.components = lambda _app, _namespace: heard
+    app.components = lambda _app, _client, _namespace: heard
     return heard
 
 

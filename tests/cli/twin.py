@@ -61,8 +61,17 @@ class Twin:
                 return Listing(tuple(msgspec.convert(e, Event) for e in self.events), "1")
             if kind is not PODS:
                 raise NotFound(404, "NotFound", f"the server has no {kind.plural}")
-            name = field_selector.removeprefix("metadata.name=")
-            items = [p for (space, pod), p in self.pods.items() if namespace in {None, space} and name in {"", pod}]
+            field, _, value = field_selector.partition("=")
+            fields = {
+                "": lambda _pod: "",
+                "metadata.name": lambda pod: pod["metadata"]["name"],
+                "spec.nodeName": lambda pod: pod["spec"].get("nodeName", ""),
+            }
+            items = [
+                pod
+                for (space, _), pod in self.pods.items()
+                if namespace in {None, space} and fields[field](pod) == value
+            ]
             return Listing(tuple(map(self._view, items)), str(len(self._history)))
 
     def watch(self, kind, *, resource_version, field_selector="", **_):
