@@ -5,7 +5,7 @@ score = 100 * (headroom*w1 + even*w2 + trust * (steady*w3 + calm*w4 + cold*w5)) 
 ```
 
 headroom  share of the node that is left of the room after the placement, the scarcer of CPU and memory
-even      share of the room that is left after the placement, likewise: so nodes with little room are not filled first
+even      share of the room that is left halfway through the placement, likewise: so nodes of all sizes are filled alike
 steady    1 less how far LS and SYSTEM are expected to rise above now, as a share of the node, the worse resource
 calm      1 less how full the CPU gets: LS and SYSTEM now, all batch sold and this pod, as a share of the node
 cold      1 less binds of best-effort pods in the last minutes, each fading with time: they do not show in samples yet
@@ -38,6 +38,9 @@ from slacktide.tier import Tier
 
 _RISE: Final = "BatchForecast/rise"
 _BUSY: Final = "BatchForecast/busy"
+
+_HALF: Final = 0.5
+"""Of the pod that is to be placed: so the rooms of nodes of all sizes stay most even, in the least squares sense."""
 
 _COLD_FADES: Final = 16.0
 """A bind this many fading times before the last one of its node adds nothing that could be seen."""
@@ -128,19 +131,19 @@ class BatchScore:
             if share < 1.0:
                 left, room = int(max(0.0, left * share)), int(max(0.0, room * share))
             worst = min(worst, (left - need) / max(resource.capacity_on(snapshot, row), 1))
-            even = min(even, (left - need) / max(room, 1))
+            even = min(even, (left - _HALF * need) / max(room, 1))
         score = max(worst, 0.0) * args.headroom_weight + max(even, 0.0) * args.even_weight + share * rest
         return min(score * (MAX_SCORE / self._total), float(MAX_SCORE))
 
     def _left(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice, share: Floats) -> tuple[Floats, Floats]:
-        """What is left after the placement: as a share of the node, and of the room; the scarcer resource each."""
+        """What is left: after the placement as a share of the node, halfway as one of the room; the scarcer each."""
         trusted = None if (share == 1.0).all() else share
         headroom, even = np.ones(len(share)), np.ones(len(share))
         for resource in self._resources:
-            left = scaled(resource.left(snapshot, rows), trusted) - resource.need(pod)
+            left, need = scaled(resource.left(snapshot, rows), trusted), resource.need(pod)
             room = scaled(resource.reclaimable(snapshot, rows), trusted)
-            headroom = np.minimum(headroom, left / np.maximum(resource.capacity_of(snapshot, rows), 1))
-            even = np.minimum(even, left / np.maximum(room, 1))
+            headroom = np.minimum(headroom, (left - need) / np.maximum(resource.capacity_of(snapshot, rows), 1))
+            even = np.minimum(even, (left - _HALF * need) / np.maximum(room, 1))
         return np.maximum(headroom, 0.0), np.maximum(even, 0.0)
 
     def _full(self, pod: PodInfo, snapshot: Snapshot, rows: Indices | slice) -> Floats:

@@ -26,27 +26,29 @@ class Case:
     probes: list[Json]
 
 
-def case(draw: random.Random, nodes: int, placed: int, probes: int) -> Case:
-    """A cluster of that size."""
+def case(draw: random.Random, nodes: int, placed: int, probes: int, *, apart: bool = False) -> Case:
+    """A cluster of that size; with `apart` no pod asks about other pods."""
     zones = [f"zone-{i}" for i in range(draw.randint(2, 4))]
     made = [_node(draw, index, zones) for index in range(nodes)]
     names = [one["metadata"]["name"] for one in made]
-    placed_pods = [_pod(draw, f"placed-{i}", names, placed=True) for i in range(placed)]
+    placed_pods = [_pod(draw, f"placed-{i}", names, placed=True, apart=apart) for i in range(placed)]
     for one in placed_pods:
         one["spec"]["nodeName"] = draw.choice(names)
-    return Case(made, placed_pods, [_pod(draw, f"probe-{i}", names, placed=False) for i in range(probes)])
+    asking = [_pod(draw, f"probe-{i}", names, placed=False, apart=apart) for i in range(probes)]
+    return Case(made, placed_pods, asking)
 
 
-def _some(draw: random.Random, share: float) -> bool:
+def some(draw: random.Random, share: float) -> bool:
+    """True in that share of cases."""
     return draw.random() < share
 
 
 def _node(draw: random.Random, index: int, zones: list[str]) -> Json:
     name = f"node-{index}"
     labels = {HOST: name, "disk": draw.choice(["ssd", "hdd"]), "cores": str(draw.randint(1, 9))}
-    if _some(draw, 0.85):
+    if some(draw, 0.85):
         labels[ZONE] = draw.choice(zones)
-    if _some(draw, 0.3):
+    if some(draw, 0.3):
         labels["special"] = draw.choice(["yes", "no"])
     allocatable = {
         "cpu": f"{draw.choice([1000, 2000, 4000, 8000])}m",
@@ -54,11 +56,11 @@ def _node(draw: random.Random, index: int, zones: list[str]) -> Json:
         "pods": str(draw.choice([2, 4, 10, 30])),
         "ephemeral-storage": "10Gi",
     }
-    if _some(draw, 0.5):
+    if some(draw, 0.5):
         allocatable[BATCH] = str(draw.choice([0, 1000, 4000]))
-    if _some(draw, 0.3):
+    if some(draw, 0.3):
         allocatable[DEVICE] = str(draw.randint(0, 4))
-    spec: Json = {"unschedulable": True} if _some(draw, 0.05) else {}
+    spec: Json = {"unschedulable": True} if some(draw, 0.05) else {}
     taints = [_taint(draw) for _ in range(draw.choice([0, 0, 0, 1, 2]))]
     if taints:
         spec["taints"] = list({(t["key"], t["effect"]): t for t in taints}.values())
@@ -73,7 +75,7 @@ def _images(draw: random.Random) -> list[Json]:
     return [
         {"names": [f"registry.example/image-{i}:v1"], "sizeBytes": size * _MIB}
         for i, size in enumerate((40, 300, 2000))
-        if _some(draw, 0.4)
+        if some(draw, 0.4)
     ]
 
 
@@ -85,29 +87,29 @@ def _taint(draw: random.Random) -> Json:
     }
 
 
-def _pod(draw: random.Random, name: str, nodes: list[str], *, placed: bool) -> Json:
-    labels = {"app": draw.choice(APPS)} | ({"tier": draw.choice(TIERS)} if _some(draw, 0.6) else {})
+def _pod(draw: random.Random, name: str, nodes: list[str], *, placed: bool, apart: bool) -> Json:
+    labels = {"app": draw.choice(APPS)} | ({"tier": draw.choice(TIERS)} if some(draw, 0.6) else {})
     spec: Json = {
         "containers": [_container(draw, f"c{i}", placed=placed) for i in range(draw.choice([1, 1, 2]))],
         "terminationGracePeriodSeconds": 0,
         # Nobody deletes placed pods for a taint here, and the API server adds two tolerations to every pod anyway.
         "tolerations": [_toleration(draw) for _ in range(draw.choice([0, 0, 1, 2]))],
     }
-    if _some(draw, 0.25):
+    if some(draw, 0.25):
         spec["initContainers"] = [
             _container(draw, f"i{i}", placed=placed, init=True) for i in range(draw.choice([1, 2]))
         ]
     affinity: Json = {}
     if not placed:
-        if _some(draw, 0.2):
+        if some(draw, 0.2):
             spec["nodeSelector"] = draw.choice([{"disk": "ssd"}, {"special": "yes"}, {"disk": "hdd", "special": "no"}])
-        if _some(draw, 0.3):
+        if some(draw, 0.3):
             affinity["nodeAffinity"] = _node_affinity(draw, nodes)
-        if _some(draw, 0.35):
+        if not apart and some(draw, 0.35):
             spec["topologySpreadConstraints"] = _spread(draw)
-    if _some(draw, 0.3):
+    if not apart and some(draw, 0.3):
         affinity["podAffinity"] = _pod_affinity(draw, required=0.4)
-    if _some(draw, 0.3):
+    if not apart and some(draw, 0.3):
         affinity["podAntiAffinity"] = _pod_affinity(draw, required=0.25 if placed else 0.5)
     if affinity:
         spec["affinity"] = {key: value for key, value in affinity.items() if value}
@@ -128,26 +130,26 @@ def _drop_repeated_ports(spec: Json) -> None:
 
 def _container(draw: random.Random, name: str, *, placed: bool, init: bool = False) -> Json:
     requests: Json = {}
-    if _some(draw, 0.7):
+    if some(draw, 0.7):
         requests["cpu"] = f"{draw.choice([0, 50, 100, 300, 1000] if placed else [0, 100, 500, 1500, 5000])}m"
-    if _some(draw, 0.6):
+    if some(draw, 0.6):
         requests["memory"] = f"{draw.choice([16, 64, 256] if placed else [64, 512, 1500, 6000])}Mi"
-    if _some(draw, 0.15):
+    if some(draw, 0.15):
         requests[BATCH] = str(draw.choice([100, 900, 3000]))
     limits: Json = {}
-    if _some(draw, 0.08):
+    if some(draw, 0.08):
         requests[DEVICE] = limits[DEVICE] = str(draw.choice([1, 2]))
     image = f"registry.example/image-{draw.randint(0, 3)}:v1"
     container: Json = {"name": name, "image": image, "resources": {"requests": requests, "limits": limits}}
-    if init and _some(draw, 0.4):
+    if init and some(draw, 0.4):
         container["restartPolicy"] = "Always"
-    if _some(draw, 0.12):
+    if some(draw, 0.12):
         port: Json = {
             "containerPort": 80,
             "hostPort": draw.choice([8080, 9090]),
             "protocol": draw.choice(["TCP", "UDP"]),
         }
-        if _some(draw, 0.3):
+        if some(draw, 0.3):
             port["hostIP"] = "127.0.0.1"
         container["ports"] = [port]
     return container
@@ -155,11 +157,11 @@ def _container(draw: random.Random, name: str, *, placed: bool, init: bool = Fal
 
 def _toleration(draw: random.Random) -> Json:
     toleration: Json = {"operator": draw.choice(["Exists", "Equal"])}
-    if toleration["operator"] == "Equal" or _some(draw, 0.7):
+    if toleration["operator"] == "Equal" or some(draw, 0.7):
         toleration["key"] = draw.choice(["dedicated", "spot"])
     if toleration["operator"] == "Equal":
         toleration["value"] = draw.choice(["a", "b"])
-    if _some(draw, 0.6):
+    if some(draw, 0.6):
         toleration["effect"] = draw.choice(["NoSchedule", "PreferNoSchedule", "NoExecute"])
     return toleration
 
@@ -176,9 +178,9 @@ def _requirement(draw: random.Random) -> Json:
 
 def _node_term(draw: random.Random, nodes: list[str]) -> Json:
     term: Json = {}
-    if _some(draw, 0.85):
+    if some(draw, 0.85):
         term["matchExpressions"] = [_requirement(draw) for _ in range(draw.choice([1, 1, 2]))]
-    if _some(draw, 0.2) or not term:
+    if some(draw, 0.2) or not term:
         chosen = draw.choice(nodes)
         term["matchFields"] = [{"key": "metadata.name", "operator": draw.choice(["In", "NotIn"]), "values": [chosen]}]
     return term
@@ -186,10 +188,10 @@ def _node_term(draw: random.Random, nodes: list[str]) -> Json:
 
 def _node_affinity(draw: random.Random, nodes: list[str]) -> Json:
     affinity: Json = {}
-    if _some(draw, 0.6):
+    if some(draw, 0.6):
         terms = [_node_term(draw, nodes) for _ in range(draw.choice([1, 2]))]
         affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
-    if _some(draw, 0.6):
+    if some(draw, 0.6):
         affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
             {"weight": draw.randint(1, 100), "preference": {"matchExpressions": [_requirement(draw)]}}
             for _ in range(draw.choice([1, 2]))
@@ -197,8 +199,9 @@ def _node_affinity(draw: random.Random, nodes: list[str]) -> Json:
     return affinity
 
 
-def _selector(draw: random.Random) -> Json:
-    if _some(draw, 0.6):
+def selector(draw: random.Random) -> Json:
+    """A label selector about some of the pods."""
+    if some(draw, 0.6):
         return {"matchLabels": {"app": draw.choice(APPS)}}
     kind = draw.choice(["In", "NotIn", "Exists", "DoesNotExist"])
     requirement: Json = {"key": "tier", "operator": kind}
@@ -208,17 +211,17 @@ def _selector(draw: random.Random) -> Json:
 
 
 def _pod_term(draw: random.Random) -> Json:
-    term: Json = {"topologyKey": draw.choice([ZONE, HOST, "disk"]), "labelSelector": _selector(draw)}
-    if _some(draw, 0.15):
+    term: Json = {"topologyKey": draw.choice([ZONE, HOST, "disk"]), "labelSelector": selector(draw)}
+    if some(draw, 0.15):
         term["namespaceSelector"] = {}
     return term
 
 
 def _pod_affinity(draw: random.Random, required: float) -> Json:
     affinity: Json = {}
-    if _some(draw, required):
+    if some(draw, required):
         affinity["requiredDuringSchedulingIgnoredDuringExecution"] = [_pod_term(draw)]
-    if _some(draw, 0.6):
+    if some(draw, 0.6):
         affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
             {"weight": draw.randint(1, 100), "podAffinityTerm": _pod_term(draw)} for _ in range(draw.choice([1, 2]))
         ]
@@ -228,18 +231,18 @@ def _pod_affinity(draw: random.Random, required: float) -> Json:
 def _spread(draw: random.Random) -> list[Json]:
     constraints = {}
     for _ in range(draw.choice([1, 1, 2])):
-        hard = _some(draw, 0.6)
+        hard = some(draw, 0.6)
         constraint: Json = {
             "topologyKey": draw.choice([ZONE, HOST]),
             "maxSkew": draw.randint(1, 3),
             "whenUnsatisfiable": "DoNotSchedule" if hard else "ScheduleAnyway",
-            "labelSelector": _selector(draw),
+            "labelSelector": selector(draw),
         }
-        if hard and _some(draw, 0.2):
+        if hard and some(draw, 0.2):
             constraint["minDomains"] = draw.randint(1, 5)
-        if _some(draw, 0.2):
+        if some(draw, 0.2):
             constraint["nodeTaintsPolicy"] = draw.choice(["Honor", "Ignore"])
-        if _some(draw, 0.2):
+        if some(draw, 0.2):
             constraint["nodeAffinityPolicy"] = draw.choice(["Honor", "Ignore"])
         constraints[constraint["topologyKey"], constraint["whenUnsatisfiable"]] = constraint
     return list(constraints.values())

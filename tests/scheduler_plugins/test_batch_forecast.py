@@ -170,12 +170,10 @@ EVEN = BatchForecastArgs(headroom_weight=0, steady_weight=0, calm_weight=0, cold
     ("args", "want"),
     [
         (HEADROOM, {"wide": 62.5, "narrow": 12.5, "sold": 25.0, "ageing": 25.0, "memory": 3.125}),
-        (EVEN, {"wide": 500 / 6, "narrow": 50.0, "sold": 200 / 6, "ageing": 200 / 3, "memory": 50.0}),
+        (EVEN, {"wide": 550 / 6, "narrow": 75.0, "sold": 250 / 6, "ageing": 250 / 3, "memory": 75.0}),
     ],
 )
-def test_score_prefers_what_is_left_after_the_placement_of_the_scarcer_resource(
-    args: BatchForecastArgs, want: dict[str, float]
-) -> None:
+def test_score_prefers_what_is_left_of_the_scarcer_resource(args: BatchForecastArgs, want: dict[str, float]) -> None:
     nodes = [
         offering("wide", forecast(6000, 30 * GI, at=NOW)),
         offering("narrow", forecast(2000, 30 * GI, at=NOW)),
@@ -190,6 +188,23 @@ def test_score_prefers_what_is_left_after_the_placement_of_the_scarcer_resource(
     assert scores_of(judge, be_info(cpu=1000, memory=GI), nodes, placed) == pytest.approx(
         want | {"expired": 0, "silent": 0}
     )
+
+
+@given(st.lists(st.integers(1000, 24_000), min_size=2, max_size=6), st.data())
+def test_the_even_part_puts_a_pod_where_the_shares_sold_stay_most_even(rooms: list[int], data: Any) -> None:
+    """Most even: the least sum of squares of the share sold, each weighed by the room."""
+    sold = [data.draw(st.integers(0, room)) for room in rooms]
+    cpu = data.draw(st.integers(1, 3000))
+    judge = BatchForecast(EVEN, handle(Clock(NOW)))
+    nodes = [offering(f"n{i}", forecast(room, at=NOW), capacity={"cpu": "32"}) for i, room in enumerate(rooms)]
+    placed = {f"n{i}": [be(f"q{i}", amount)] for i, amount in enumerate(sold) if amount}
+    fitting = [i for i, room in enumerate(rooms) if sold[i] + cpu <= room]
+    scores = scores_of(judge, be_info(cpu=cpu), nodes, placed)
+    growth = {f"n{i}": ((sold[i] + cpu) ** 2 - sold[i] ** 2) / rooms[i] for i in fitting}
+    for name, worse in growth.items():
+        for other, least in growth.items():
+            if least < worse * (1 - 1e-9):
+                assert scores[other] >= scores[name]
 
 
 def weighing(**weights: int) -> BatchForecast:
