@@ -19,7 +19,7 @@ from agent.policy.shortage import NOTHING_LEARNED, CpiBaselines, judge, learned,
 from agent.pressure import Pressure, Shortage
 from agent.settings import AgentSettings
 from agent.snapshot import NodeSnapshot
-from slacktide.observe import get_logger
+from slacktide.observe import get_logger, traces
 
 _LOG: Final = get_logger("agent.loop")
 
@@ -45,6 +45,7 @@ class Decisions:
         self._aside: set[str] = set()
         self._cpi: CpiBaselines = NOTHING_LEARNED
 
+    @traces.traced("agent.decide")
     def decide(
         self, snapshot: NodeSnapshot, settings: AgentSettings, asked: Callable[[Policy], bool] = everyone
     ) -> NodeSnapshot:

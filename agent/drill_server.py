@@ -19,6 +19,7 @@ from slacktide.errors import SettingsError
 from slacktide.sockets import parse_listen, remove_socket, remove_stale_socket
 from slacktide.transport import CertificateFiles, server_credentials
 from slacktide.transport.server import AGE_OPTIONS
+from slacktide.transport.traced import server_interceptors
 from slacktide.v1 import drill_pb2_grpc
 
 _CALLS: Final = 8
@@ -34,6 +35,7 @@ class DrillServer:
         self._server = grpc.server(
             futures.ThreadPoolExecutor(max_workers=_CALLS, thread_name_prefix="drill"),
             maximum_concurrent_rpcs=_CALLS,
+            interceptors=server_interceptors(),
             options=[
                 ("grpc.keepalive_time_ms", 10_000),
                 ("grpc.keepalive_timeout_ms", 5_000),

@@ -35,7 +35,7 @@ from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
 from agent.threads import ThreadKey, ThreadSweep
 from agent.window import Sample, Window
 from slacktide.errors import KernelError
-from slacktide.observe import get_logger
+from slacktide.observe import get_logger, traces
 from slacktide.status import Usage
 from slacktide.tier import Tier
 
@@ -266,13 +266,15 @@ class Loop:
         if self._effects.drilling:
             self._effects.decided(self._decisions.plan(), urgent, after)
 
+    @traces.traced("agent.turn")
     def turn(self) -> None:
         """One full look at the node, and what follows from it."""
         begin = self._clock()
         self.counters["turns"] += 1
         self._reading = self._beat.take()
         try:
-            sweep = self._host.sweep()
+            with traces.span("agent.sweep"):
+                sweep = self._host.sweep()
         except KernelError as error:
             self._finish(begin, self._blind(begin), Plan(), f"cgroups cannot be listed: {error}")
             return
@@ -443,6 +445,7 @@ class Loop:
     def _observes(self) -> bool:
         return self._settings().observe_only or self._context.capabilities.observe_only
 
+    @traces.traced("agent.apply")
     def _apply(self, plan: Plan, only: Collection[str] | None = None) -> Plan:
         """Carry out what the plan wants of cgroups, or of these pods and their containers alone.
 
@@ -522,6 +525,7 @@ class Loop:
         )
         log = _LOG.debug if gist == self._gist else _LOG.info
         log("turn", line=turn.line, seconds=round(turn.seconds, 4))
+        traces.note(line=turn.line, pods=len(snapshot.pods))
         self._gist = gist
         self._on_turn(turn)
 

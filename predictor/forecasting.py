@@ -38,7 +38,7 @@ from predictor.silence import HEARD, Silence, SilenceRules, silence, unchanged_s
 from slacktide.errors import QuantityError
 from slacktide.forecast import Amount, Forecast
 from slacktide.objects import Node, Pod
-from slacktide.observe import get_logger
+from slacktide.observe import get_logger, traces
 from slacktide.resources import node_allocatable, node_capacity
 
 log = get_logger("predictor.forecasting")
@@ -187,6 +187,7 @@ class Forecaster:
             self._wake.wait(max(0.0, period - (self._clock.now().monotonic - began)))
             self._wake.clear()
 
+    @traces.traced("predictor.pass")
     def turn(self) -> None:
         """One pass over all nodes."""
         with self._metrics.pass_seconds.time():

@@ -23,7 +23,7 @@ from predictor.metrics import Metrics
 from predictor.models.base import Floats, History
 from predictor.slots import SLOT_SECONDS
 from slacktide.forecast import Origin
-from slacktide.observe import get_logger
+from slacktide.observe import get_logger, traces
 
 log = get_logger("predictor.peaks")
 
@@ -351,7 +351,9 @@ class Peaks:
         finally:
             self._busy = False
 
+    @traces.traced("predictor.forecast")
     def _forecast(self, resource: Resource, ask: Ask, history: History, risk: float) -> None:
+        traces.note(resource=resource, nodes=len(ask.names))
         # The one broad handler around a model's mistakes: passes go on with what is there, and say when it is stale.
         try:
             engine = self._engine(resource)

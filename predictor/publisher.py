@@ -48,7 +48,7 @@ from slacktide.explaining import Published
 from slacktide.forecast import Amount, Forecast
 from slacktide.names import FORECAST_ANNOTATION
 from slacktide.objects import Node
-from slacktide.observe import get_logger
+from slacktide.observe import get_logger, traces
 from slacktide.rivals import system_of
 
 log = get_logger("predictor.publisher")
@@ -235,6 +235,7 @@ class Publisher:
             self._plans.append(_Plan(node, known, decision, decision.publication, measured))
         return -math.inf
 
+    @traces.traced("predictor.publish")
     def write(self, rules: WriteRules, is_leader: Callable[[], bool]) -> None:
         """Send what is due, the most urgent first."""
         # What failed last time goes last: a node that nobody can write must not keep the others from being written.

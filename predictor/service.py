@@ -30,6 +30,7 @@ from slacktide.forecast import Amount, Origin, Zone
 from slacktide.sockets import parse_listen, remove_socket, remove_stale_socket
 from slacktide.transport import CertificateFiles, check_plaintext, server_credentials
 from slacktide.transport.server import AGE_OPTIONS
+from slacktide.transport.traced import aio_interceptors
 from slacktide.v1 import forecast_pb2, forecast_pb2_grpc, usage_pb2, usage_pb2_grpc
 
 _SETTING: Final = "listen"
@@ -258,7 +259,8 @@ class RpcServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        server = grpc.aio.server(options=OPTIONS if self._credentials is None else (*OPTIONS, *AGE_OPTIONS))
+        options = OPTIONS if self._credentials is None else (*OPTIONS, *AGE_OPTIONS)
+        server = grpc.aio.server(options=options, interceptors=aio_interceptors())
         usage_pb2_grpc.add_UsageServiceServicer_to_server(self._usage, server)
         forecast_pb2_grpc.add_ForecastServiceServicer_to_server(self._forecasts, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

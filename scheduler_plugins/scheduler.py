@@ -31,7 +31,7 @@ from scheduler_plugins.records import Cycle, Records, Scores, counted, refused
 from scheduler_plugins.report import NOT_READY, SCHEDULER_ERROR, UNSCHEDULABLE, Reporter, scheduled_condition
 from slacktide.cluster.errors import Conflict
 from slacktide.objects import Pod, is_terminating
-from slacktide.observe import get_logger
+from slacktide.observe import get_logger, traces
 
 _log = get_logger("scheduler")
 
@@ -77,6 +77,8 @@ class _Attempt:
     state: CycleState
     started: float
     node: str = ""
+    trace: traces.Carried = ()
+    """The cycle's span, for the binding beside it."""
 
     @property
     def info(self) -> PodInfo:
@@ -143,8 +145,11 @@ class Scheduler:
             if current is not None and current.metadata.uid == info.uid:
                 self._outside.submit(functools.partial(self._outside.reporter.not_ready, current, message))
 
+    @traces.traced("scheduler.cycle")
     def _cycle(self, attempt: _Attempt) -> None:
         info = attempt.info
+        attempt.trace = traces.carried()
+        traces.note(pod=info.key, attempt=attempt.queued.attempts)
         if is_terminating(info.pod) or info.uid in self._cache:
             self._queue.done(info.uid)
             return
@@ -184,6 +189,7 @@ class Scheduler:
         info, node = attempt.info, placement.node
         self._cache.assume(info, node)
         attempt.node = node
+        traces.note(node=node, feasible=placement.feasible)
         self._queue.nominator.drop(info.uid)
         self._chosen(attempt, placement)
         status = attempt.framework.run_reserve(attempt.state, info, node)
@@ -273,9 +279,10 @@ class Scheduler:
         """The binding cycle; runs beside the loop."""
         info, node = attempt.info, attempt.node
         try:
-            status = attempt.framework.run_pre_bind(attempt.state, info, node)
-            if status.ok:
-                status = attempt.framework.run_bind(attempt.state, info, node)
+            with traces.span("scheduler.bind", attempt.trace, pod=info.key, node=node):
+                status = attempt.framework.run_pre_bind(attempt.state, info, node)
+                if status.ok:
+                    status = attempt.framework.run_bind(attempt.state, info, node)
             if not status.ok:
                 self._not_bound(attempt, status)
                 return

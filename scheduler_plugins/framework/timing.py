@@ -12,6 +12,7 @@ from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from scheduler_plugins.framework import interfaces as api
 from scheduler_plugins.framework.status import SUCCESS, Status
+from slacktide.observe import traces
 
 P = TypeVar("P", bound=api.Plugin)
 Q = ParamSpec("Q")
@@ -80,6 +81,22 @@ class Turn:
         self._clock.calls[self._thread] = self._outer
 
 
+class _TracedTurn(Turn):
+    """The same as a span of its extension point."""
+
+    __slots__ = ("_span",)
+
+    def __enter__(self) -> Turn:
+        self._span = traces.span(self._point)
+        self._span.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        traces.note(plugins=len(self.asked))
+        self._span.__exit__(None, None, None)
+
+
 class PluginClock:
     """Times the calls of one profile. Thread safe: each thread has its own call under way."""
 
@@ -91,7 +108,7 @@ class PluginClock:
 
     def turn(self, point: str, *, sampled: bool) -> Turn:
         """Calls of one extension point on this thread; `sampled` tells the observer of each."""
-        return Turn(self, point, sampled)
+        return (_TracedTurn if traces.on() else Turn)(self, point, sampled)
 
     def hung(self, limit_seconds: float = HUNG_SECONDS) -> Sequence[str]:
         """A sentence about each call that has taken longer than `limit_seconds`; much longer at WAITING_POINTS."""

@@ -15,6 +15,7 @@ from slacktide.observe.health import Health
 from slacktide.observe.logger import get_logger
 from slacktide.observe.logs import flush_logs, setup_logging
 from slacktide.observe.metrics import build_info
+from slacktide.observe.otel import start as start_traces
 from slacktide.observe.server import ObserveServer, Queried, Route
 from slacktide.observe.signals import StopSignals
 from slacktide.settings import DaemonSettings, Loaded, load, reloaded
@@ -124,6 +125,7 @@ def _run(daemon: Daemon[S], body: Callable[[Daemon[S]], int | None], environ: Ma
     build_info(daemon.registry, daemon.component)
     daemon.health.add_ready("stopping", lambda: daemon.stop.reason or None, part=False)
     daemon.stop.on_reload(lambda: daemon.reload(environ))
+    end_traces = start_traces(daemon.component, daemon.settings.observe)
     server = ObserveServer(daemon.settings.observe.listen, daemon.registry, daemon.health, daemon.routes)
     server.start()
     daemon.address = server.address
@@ -140,6 +142,7 @@ def _run(daemon: Daemon[S], body: Callable[[Daemon[S]], int | None], environ: Ma
         code = EXIT_FAILED
     finally:
         server.stop()
+        end_traces()
         flush_logs()
     log.info("stopped", code=code)
     flush_logs()

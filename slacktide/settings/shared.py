@@ -44,6 +44,16 @@ class ObserveSettings(Settings, frozen=True):
         Literal["console", "json"],
         Meta(description="console for people, json for machines", extra={"reloadable": True}),
     ] = "json"
+    traces: Annotated[
+        str,
+        Meta(
+            description="collector that spans are sent to by OTLP over gRPC: http://HOST:PORT or https://HOST:PORT; "
+            "empty makes none"
+        ),
+    ] = ""
+    traces_percent: Annotated[
+        float, Meta(ge=0, le=100, description="share of traces that are kept, chosen where each begins")
+    ] = 10.0
 
 
 class ResourceNames(Settings, frozen=True):

@@ -14,6 +14,7 @@ import grpc
 from slacktide.errors import SettingsError
 from slacktide.sockets import is_loopback
 from slacktide.transport.files import CertificateFiles, Pems, TransportError, read_token, stamp
+from slacktide.transport.traced import traced_channel
 
 _UNIX: Final = "unix:"
 
@@ -69,7 +70,7 @@ def connection_to(target: str, server_name: str, files: ClientFiles, options: Op
     """
     files.check([target])
     if target.startswith(_UNIX) or files.insecure:
-        return Connection(grpc.insecure_channel(target, options=list(options)))
+        return Connection(traced_channel(grpc.insecure_channel(target, options=list(options))))
     paths = (files.ca_file, files.certificate_file, files.key_file, files.token_file)
     seen = stamp(paths)
     try:
@@ -85,7 +86,7 @@ def secure_connection(target: str, server_name: str, pems: Pems, token: str = ""
     """A connection over TLS with what is given here; an empty `server_name` is the host of `target`."""
     credentials: Any = grpc.ssl_channel_credentials(pems.ca, pems.key or None, pems.certificate or None)
     named = (("grpc.ssl_target_name_override", server_name),) if server_name else ()
-    channel = grpc.secure_channel(target, credentials, options=[*options, *named])
+    channel = traced_channel(grpc.secure_channel(target, credentials, options=[*options, *named]))
     return Connection(channel, (authorization(token),) if token else ())
 
 
