@@ -1,4 +1,4 @@
-"""Settings of drills on this node: who may ask for one, within which bounds and hours, and what counts as passed."""
+"""Settings of drills on this node: who may ask for one, within which bounds and hours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated
 from msgspec import Meta
 
 from agent.drill_hours import parse, zone
-from agent.drill_targets import DrillTargets
 from slacktide.settings import Settings
 
 
@@ -59,7 +58,6 @@ class DrillSettings(Settings, frozen=True, kw_only=True):
         str,
         Meta(min_length=1, description="time zone of `drill.hours`, as Europe/Berlin", extra={"reloadable": True}),
     ] = "UTC"
-    targets: DrillTargets = DrillTargets()
 
     def __post_init__(self) -> None:
         """Hours and time zone must make sense. Raises ValueError."""

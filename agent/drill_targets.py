@@ -68,7 +68,7 @@ def targets_of(kind: Kind, duration_seconds: float, victims_max: int, settings: 
 
 
 def _all(kind: Kind, victims_max: int, settings: AgentSettings) -> Iterator[Target]:
-    asked = settings.drill.targets
+    asked = settings.drill_targets
     if kind in KEEPS_SAMPLES:
         # A window may just have begun, and its sample takes a moment to the disk.
         yield Target(step="spooled", within_seconds=2 * settings.report.window_seconds + 5.0)

@@ -9,6 +9,7 @@ from msgspec import Meta
 from agent.act.evictor import EvictorSettings
 from agent.collect import CollectSettings
 from agent.drill_settings import DrillSettings
+from agent.drill_targets import DrillTargets
 from agent.policy.batch_limits import BatchLimitsSettings
 from agent.policy.burst import BurstSettings
 from agent.policy.cache_bandwidth import CacheBandwidthSettings
@@ -149,6 +150,7 @@ class AgentSettings(DaemonSettings, frozen=True):
     kill: KillSettings = KillSettings()
     evictor: EvictorSettings = EvictorSettings()
     drill: DrillSettings = DrillSettings()
+    drill_targets: DrillTargets = DrillTargets()
     report: ReportSettings = ReportSettings()
 
     @property

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 from rich.console import Console, Group, RenderableType
@@ -36,6 +37,9 @@ RUN_SECONDS = 6.0
 DRILL_SECONDS = 1.0
 DRILL_PATIENCE_SECONDS = 30.0
 """BE gets its room back by steps of ten percent, so the way back takes longer than the cut."""
+
+AT_ANY_TIME: Final = {"SLACKTIDE_AGENT_DRILL__REFUSE_IN_TROUBLE": "false"}
+"""The demo's own load is trouble enough for a node to refuse a drill."""
 
 
 @dataclass
@@ -112,7 +116,7 @@ class Demo:
         self._measure("alone", lambda: run_plain(self.view.plan, False, self._progress))
         self._measure("beside BE, without Slacktide", lambda: run_plain(self.view.plan, True, self._progress))
         self._phase("starting Slacktide")
-        with running() as (state, client):
+        with running(settings=AT_ANY_TIME) as (state, client):
             self.left_out = left_out(client)
             name = "beside BE, with Slacktide" if self.left_out is None else "beside BE, Slacktide without limits"
             with self._watching(state, client):

@@ -27,6 +27,7 @@ WHERE_METRICS_ARE_MADE = {
     "slacktide/observe/logs.py",
     "slacktide/observe/daemon.py",
     "slacktide/cluster/metrics.py",
+    "agent/drill_metrics.py",
     "agent/metrics.py",
     "agent/given.py",
     "predictor/metrics.py",
