@@ -20,6 +20,7 @@ CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 EVERYTHING = {
     "namespace": {"create": True},
     "agent": {"gpu": {"enabled": True}, "resctrl": True, "coreScheduling": True, "drills": {"enabled": True}},
+    "drills": {"schedule": "0 10 * * 2"},
     "extender": {"enabled": True, "bind": True, "clientCa": CERTIFICATE},
     "podMonitor": {"enabled": True},
     "prometheusRule": {"enabled": True},
@@ -126,6 +127,7 @@ def one(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
 def workloads(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Component -> its pod spec."""
     made = [found for found in objects if found["kind"] in WORKLOADS]
+    made += [found["spec"]["jobTemplate"] for found in objects if found["kind"] == "CronJob"]
     return {
         found["metadata"]["labels"]["app.kubernetes.io/component"]: found["spec"]["template"]["spec"] for found in made
     }

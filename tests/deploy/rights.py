@@ -47,15 +47,22 @@ def explained() -> dict[Right, dict[str, str]]:
     """Right -> its row on the page."""
     rights: dict[Right, dict[str, str]] = {}
     for row in table("component"):
-        what, _, name = row["resource"].partition(" named ")
-        namespace = "" if row["where"] == "cluster" else row["where"]
-        for verb in row["verbs"].split(", "):
-            for resource in plain(what).split(", "):
-                kind, _, group = resource.partition(".")
-                right = Right(row["component"], verb, group, kind, namespace, plain(name))
-                assert right not in rights, f"{right} stands twice"
-                rights[right] = row
+        for right in rights_of(row, row["component"]):
+            assert right not in rights, f"{right} stands twice"
+            rights[right] = row
     return rights
+
+
+def rights_of(row: dict[str, str], component: str) -> list[Right]:
+    """The rights that a row with verbs, resource and where stands for."""
+    what, _, names = row["resource"].partition(" named ")
+    namespace = "" if row["where"] == "cluster" else row["where"]
+    return [
+        Right(component, verb, group, kind, namespace, name)
+        for verb in row["verbs"].split(", ")
+        for kind, _, group in (resource.partition(".") for resource in plain(what).split(", "))
+        for name in plain(names).split(", ")
+    ]
 
 
 def granted(objects: list[dict[str, Any]]) -> set[Right]:
@@ -74,11 +81,12 @@ def granted(objects: list[dict[str, Any]]) -> set[Right]:
         rules = roles[reference["kind"], namespace if reference["kind"] == "Role" else "", reference["name"]]
         for subject in found["subjects"]:
             component = re.sub("^slacktide-", "", subject["name"])
-            rights |= {Right(component, *rule) for one in rules for rule in _expanded(one, namespace)}
+            rights |= {Right(component, *rule) for one in rules for rule in expanded(one, namespace)}
     return rights
 
 
-def _expanded(rule: dict[str, Any], namespace: str) -> set[tuple[str, str, str, str, str]]:
+def expanded(rule: dict[str, Any], namespace: str) -> set[tuple[str, str, str, str, str]]:
+    """Each verb, group, resource, namespace and name of one rule of a role."""
     return {
         (verb, group, resource, namespace, name)
         for verb in rule["verbs"]

@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from agent.settings import AgentSettings
+from cli.app import App
+from cli.commands.drill import command
 from deploy import schema
 from predictor.settings import PredictorSettings
 from scheduler_plugins.config.load import load as load_configuration
@@ -28,7 +30,7 @@ SETTINGS = {
     "scheduler": SchedulerSettings,
     "extender": ExtenderSettings,
 }
-RESTRICTED = ("predictor", "scheduler", "extender", "uninstall")
+RESTRICTED = ("predictor", "scheduler", "extender", "uninstall", "drill")
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +208,25 @@ def test_an_agent_reports_with_a_token_for_the_predictor_alone(rendered):
     assert settings["auth"]["agents"] == [f"system:serviceaccount:{NAMESPACE}:{spec['serviceAccountName']}"]
 
 
+def test_the_job_that_drills_takes_its_options_and_its_token_is_for_drills_alone(rendered):
+    objects = rendered["everything"]
+    spec = workloads(objects)["drill"]
+    (container,) = spec["containers"]
+    assert container["command"] == ["kubectl-slacktide"]
+    with command.make_context("drill", container["args"][1:], obj=App(kubectl=True)) as group:
+        _, run, words = command.resolve_command(group, group._protected_args + group.args)
+        given = run.make_context("run", words, parent=group).params
+    assert (given["selector"], given["pick"], given["yes"]) == ("kubernetes.io/os=linux", 1, True)
+    (source,) = spec["volumes"][0]["projected"]["sources"]
+    assert source["serviceAccountToken"]["audience"] == "slacktide-drill"
+    assert given["token_file"] == "/var/run/secrets/slacktide-drill/token"
+    assert spec["serviceAccountName"] == "slacktide-operator"
+    for name in ("everything", "cert-manager"):
+        assert one(rendered[name], "ConfigMap", "slacktide-drill-policy")["data"] == {"at-once": "1"}
+        assert one(rendered[name], "Lease", "slacktide-drill-0")
+    assert not [found for found in rendered["default"] if "drill" in found["metadata"]["name"]]
+
+
 def test_rules_and_dashboards_are_those_of_the_repository(rendered):
     objects = rendered["everything"]
     rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yaml").read_text())
@@ -256,6 +277,9 @@ def test_certificates_are_for_the_names_of_the_service(helm, tmp_path):
         ({"log": {"level": "loud"}}, "/log/level"),
         ({"scheduler": {"configuration": {"kind": "X"}}}, "/scheduler/configuration"),
         ({"extender": {"enabled": True, "bind": True}}, "extender.clientCa"),
+        ({"drills": {"kind": "flood"}}, "/drills/kind"),
+        ({"drills": {"duration": "ten"}}, "/drills/duration"),
+        ({"drills": {"schedule": "0 10 * * 2"}}, "agent.drills.enabled"),
     ],
 )
 def test_wrong_values_are_refused_with_the_place(helm, values, said):
@@ -332,6 +356,8 @@ CHANGES = {
     ("scheduler", "configuration"): {"profiles": [{"schedulerName": "slacktide-scheduler"}]},
     ("extender", "clientCa"): CERTIFICATE + CERTIFICATE,
     ("tls", "certManager", "issuerRef", "kind"): "ClusterIssuer",
+    ("drills", "kind"): "memory",
+    ("drills", "duration"): "2m",
     ("agent", "settings"): {"turn_seconds": 2},
     ("predictor", "settings"): {"ttl_seconds": 30},
     ("scheduler", "settings"): {"bind_workers": 2},
@@ -399,11 +425,14 @@ def test_no_value_is_dead(helm, group):
     before = {}
     for path in (path for path in ALIVE if path[0] == group):
         mode = "certManager" if "certManager" in path else "existing"
-        start = merged(EVERYTHING, {"tls": {"mode": mode, "ca": CERTIFICATE}})
-        if mode not in before:
-            before[mode] = helm.text(start)
+        # A job that drills needs agents that can be drilled.
+        drills = {"schedule": ""} if path[:2] == ("agent", "drills") else {}
+        start = merged(EVERYTHING, {"tls": {"mode": mode, "ca": CERTIFICATE}, "drills": drills})
+        kind = (mode, bool(drills))
+        if kind not in before:
+            before[kind] = helm.text(start)
         value = at(start, path, at(VALUES, path))
-        assert helm.text(merged(start, nested(path, changed(path, value)))) != before[mode], f"{'.'.join(path)}"
+        assert helm.text(merged(start, nested(path, changed(path, value)))) != before[kind], f"{'.'.join(path)}"
 
 
 def test_days_of_certificates(helm, tmp_path):

@@ -11,8 +11,8 @@ from scheduler_plugins.config.load import load
 from scheduler_plugins.plugins import default_registry
 from scheduler_plugins.settings import SchedulerSettings
 from scheduler_plugins.simulation.run import kinds_of
-from tests.deploy.chart import EVERYTHING, workloads
-from tests.deploy.rights import Right, explained, granted, plain, table
+from tests.deploy.chart import EVERYTHING, one, workloads
+from tests.deploy.rights import Right, expanded, explained, granted, plain, rights_of, table
 
 PEOPLE = ("operator", "uninstall")
 WITH = {
@@ -76,12 +76,12 @@ def test_a_right_is_there_only_with_what_needs_it(helm, condition):
 
 
 def test_nothing_that_would_lead_to_more(objects):
-    for _component, verb, group, resource, *_ in granted(objects):
+    for component, verb, group, resource, _namespace, name in granted(objects):
         assert "*" not in (verb, group, resource)
         assert verb not in ("impersonate", "escalate", "bind")
+        assert resource != "configmaps" or (component == "operator" and name.startswith("slacktide-"))
         assert resource not in (
             "secrets",
-            "configmaps",
             "nodes/proxy",
             "pods/exec",
             "pods/attach",
@@ -95,6 +95,25 @@ def test_the_job_after_uninstallation_may_only_clean_nodes(objects):
         Right("uninstall", "list", "", "nodes"),
         Right("uninstall", "patch", "", "nodes/status"),
     }
+
+
+def test_those_who_drill_may_do_what_the_page_says_and_no_more(objects, helm):
+    page = {}
+    for row in table("to drill"):
+        kind, name = plain(row["given by"]).split()
+        for right in rights_of(row, "drill"):
+            page.setdefault((kind, name), set()).add(right)
+    for (kind, name), rights in page.items():
+        role = one(objects, kind, name)
+        namespace = role["metadata"].get("namespace", "")
+        assert {Right("drill", *rule) for found in role["rules"] for rule in expanded(found, namespace)} == rights
+    # The account of the job has what is for planning, and the drills themselves.
+    planned = {right._replace(component="operator") for right in page["ClusterRole", "slacktide-drill-plan"]}
+    planned |= {right._replace(component="operator") for right in page["Role", "slacktide-drill-plan"]}
+    drills = {Right("operator", verb, "slacktide.io", "drills") for verb in ("create", "get")}
+    assert {right for right in granted(objects) if right.component == "operator"} == planned | drills
+    without = granted(helm.template({"agent": {"drills": {"enabled": True}}}))
+    assert {right for right in without if right.component == "operator"} == drills
 
 
 def test_roles_for_people(objects):

@@ -163,3 +163,73 @@ readinessProbe:
 {{- $namespace := .root.Release.Namespace -}}
 {{ $name }} {{ $name }}.{{ $namespace }} {{ $name }}.{{ $namespace }}.svc {{ $name }}.{{ $namespace }}.svc.cluster.local
 {{- end }}
+
+{{/* Pod of the job that drills: its account reads and records, its second token drills and nothing else. */}}
+{{- define "slacktide.drillPodSpec" -}}
+{{- $drills := .Values.drills -}}
+serviceAccountName: slacktide-operator
+automountServiceAccountToken: true
+enableServiceLinks: false
+restartPolicy: Never
+# Time for the node to restore when the job is ended early.
+terminationGracePeriodSeconds: 60
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $drills.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $drills.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $drills.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+containers:
+  - name: drill
+    image: {{ include "slacktide.image" (dict "root" . "image" .Values.image) }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    command: [kubectl-slacktide]
+    args:
+      - drill
+      - run
+      - --yes
+      - --namespace={{ .Release.Namespace }}
+      - --token-file=/var/run/secrets/slacktide-drill/token
+      - {{ printf "--selector=%s" $drills.selector | quote }}
+      - --pick={{ $drills.pick }}
+      - --kind={{ $drills.kind }}
+      {{- with $drills.duration }}
+      - --duration={{ . }}
+      {{- end }}
+      - --victims-max={{ $drills.victimsMax }}
+      {{- if $drills.dryRun }}
+      - --dry-run
+      {{- end }}
+      {{- if $drills.lastNode }}
+      - --last-node
+      {{- end }}
+      - {{ printf "--reason=%s" $drills.reason | quote }}
+    securityContext:
+      {{- include "slacktide.noRights" . | nindent 6 }}
+    resources:
+      {{- toYaml $drills.resources | nindent 6 }}
+    volumeMounts:
+      - {name: drill-token, mountPath: /var/run/secrets/slacktide-drill, readOnly: true}
+volumes:
+  - name: drill-token
+    projected:
+      sources:
+        - serviceAccountToken: {audience: slacktide-drill, expirationSeconds: {{ $drills.deadlineSeconds }}, path: token}
+{{- end }}
