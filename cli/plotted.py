@@ -17,6 +17,7 @@ import msgspec
 from cli.exits import FAILED, CommandError
 from cli.fleet import BARS, PLAIN_BARS
 from cli.output import MISSING
+from cli.prometheus import OF_NODE, OWN_NODE, label_of
 
 if TYPE_CHECKING:
     from predictor.prometheus.client import Client
@@ -55,8 +56,13 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
         return next(line.values for line in self.lines if line.name == name)
 
 
-def ask(client: Client, node: str, resource: Resource, begin: float, end: float) -> Drawn:
-    """Ask for the history of a node. Raises PrometheusError, Away, TooHeavy, CommandError when there is none."""
+def ask(
+    client: Client, node: str, resource: Resource, begin: float, end: float, node_label: str | None = None
+) -> Drawn:
+    """Ask for the history of a node; `node_label` names it on series of agents, where scraping has an unusual one.
+
+    Raises PrometheusError, Away, TooHeavy, CommandError when there is none.
+    """
     from predictor.prometheus.answers import complete, grid
 
     step = max(STEP_SECONDS, math.ceil((end - begin) / _POINTS_MAX / STEP_SECONDS) * STEP_SECONDS)
@@ -65,13 +71,14 @@ def ask(client: Client, node: str, resource: Resource, begin: float, end: float)
     tier = "slacktide_agent_tier_cpu_millis" if resource == "cpu" else "slacktide_agent_tier_memory_bytes"
     window = f"[{round(step)}s]"
     name = node.replace("\\", r"\\").replace('"', r"\"")
+    of_agent = label_of(client, tier, begin, end, node_label, OF_NODE)
+    said_by = label_of(client, "slacktide_predictor_peak", begin, end, None, OWN_NODE)
+    agent, about = f'{tier}{{{of_agent}="{name}",tier', f'{{{said_by}="{name}",resource="{resource}"}}{window}'
     asked = {
-        "LS and SYSTEM use": (
-            f'max(max_over_time((sum by (instance) ({tier}{{node="{name}",tier=~"LS|SYSTEM"}}))[{round(step)}s:]))'
-        ),
-        "BE use": f'max(max_over_time({tier}{{node="{name}",tier="BE"}}{window}))',
+        "LS and SYSTEM use": (f'max(max_over_time((sum by (instance) ({agent}=~"LS|SYSTEM"}}))[{round(step)}s:]))'),
+        "BE use": f'max(max_over_time({agent}="BE"}}{window}))',
         **{
-            said: f'max(max_over_time(slacktide_predictor_{metric}{{node="{name}",resource="{resource}"}}{window}))'
+            said: f"max(max_over_time(slacktide_predictor_{metric}{about}))"
             for said, metric in (("expected peak", "peak"), ("may be sold", "reclaimable"), ("sold", "sold"))
         },
     }
@@ -82,7 +89,8 @@ def ask(client: Client, node: str, resource: Resource, begin: float, end: float)
         lines.append(Line(name=said, values=[None if math.isnan(value) else value / scale for value in values]))
     if all(value is None for line in lines for value in line.values):
         raise CommandError(
-            f"{client.access.base} has nothing about node {node!r} in that time: is it scraped with a label `node`?",
+            f"{client.access.base} has nothing about node {node!r} in that time, by label `{of_agent}` of agents and "
+            f"`{said_by}` of the predictor: `slacktide forecast` lists nodes",
             FAILED,
         )
     use, peak = lines[0].values, lines[2].values

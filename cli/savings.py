@@ -12,7 +12,7 @@ import msgspec
 
 from cli.exits import FAILED, CommandError
 from cli.output import MISSING
-from cli.prometheus import summed
+from cli.prometheus import OF_NODE, OWN_NAMESPACE, label_of, summed
 
 if TYPE_CHECKING:
     from predictor.prometheus.client import Client
@@ -58,22 +58,19 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
     forecasts: list[Kept]
 
 
-def ask(client: Client, begin: float, end: float, by: str, node_label: str) -> Savings:
-    """Ask for all of it. Raises PrometheusError, Away, TooHeavy, CommandError when nobody scraped agents then."""
-    label = {"namespace": "namespace", "node": node_label}.get(by, "")
+def ask(client: Client, begin: float, end: float, by: str, label: str | None = None) -> Savings:
+    """Ask for all of it; `label` names whoever is asked `by`, where scraping gives it an unusual one.
+
+    Raises PrometheusError, Away, TooHeavy, CommandError when nobody scraped agents then, or not with that label.
+    """
     if by == "day":
         parts = {name: _of_days(client, name, begin, end) for name in (CPU, MEMORY)}
     else:
-        parts = {name: summed(client, _increase(name, label), begin, end, label) for name in (CPU, MEMORY)}
+        who = label_of(client, CPU, begin, end, label, OF_NODE if by == "node" else OWN_NAMESPACE)
+        parts = {name: summed(client, _increase(name, who), begin, end, who) for name in (CPU, MEMORY)}
     if not parts[CPU]:
         raise CommandError(
             f"{client.access.base} has no {CPU} in that time: does it scrape the agents, and since when?", FAILED
-        )
-    if by == "node" and set(parts[CPU]) == {""}:
-        raise CommandError(
-            f"{client.access.base} has no label {node_label!r} on series of agents: name another with --node-label "
-            "(docs/dashboards.md says how scraping should set it)",
-            FAILED,
         )
     return savings(begin, end, by, parts[CPU], parts[MEMORY], _forecasts(client, begin, end))
 

@@ -29,11 +29,22 @@ from cli.prometheus import prometheus_options
 @click.option(
     "--hours", type=click.FloatRange(0.5, 9600), default=24.0, show_default=True, help="With --plot: how far back."
 )
+@click.option(
+    "--node-label", metavar="LABEL", help="With --plot: label that names the node of an agent. [default: found]"
+)
 @prometheus_options
 @cluster_options
 @click.pass_obj
 def command(
-    app: App, /, name: str | None, plot: bool, png: str | None, resource: Any, hours: float, **options: Any
+    app: App,
+    /,
+    name: str | None,
+    plot: bool,
+    png: str | None,
+    resource: Any,
+    hours: float,
+    node_label: str | None,
+    **options: Any,
 ) -> None:
     """List nodes: what they have, are expected to need, have sold and may still sell, and what the forecast is by.
 
@@ -41,7 +52,7 @@ def command(
     of one node, as a Prometheus keeps it.
     """
     if plot or png:
-        _plot(app, name, png, resource, hours, options)
+        _plot(app, name, png, resource, hours, node_label, options)
         return
     from cli.fleet import fleet
     from cli.forecasts import Forecasts, cells, columns, missing_node
@@ -63,7 +74,15 @@ def command(
         app.out.say("no nodes")
 
 
-def _plot(app: App, name: str | None, png: str | None, resource: Any, hours: float, options: dict[str, Any]) -> None:
+def _plot(
+    app: App,
+    name: str | None,
+    png: str | None,
+    resource: Any,
+    hours: float,
+    node_label: str | None,
+    options: dict[str, Any],
+) -> None:
     import contextlib
     import os
 
@@ -75,7 +94,7 @@ def _plot(app: App, name: str | None, png: str | None, resource: Any, hours: flo
         raise click.UsageError("--plot draws one node: which?")
     with contextlib.closing(client_of(app, options)) as client:
         end = client.now()
-        drawn = ask(client, name, resource, end - hours * 3600, end)
+        drawn = ask(client, name, resource, end - hours * 3600, end, node_label)
     if png is not None:
         save_png(drawn, png)
     if app.out.json:

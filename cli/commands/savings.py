@@ -24,13 +24,22 @@ from cli.prometheus import prometheus_options
 )
 @click.option("--to", "end", metavar="TIME", help="Its last moment. [default: now]")
 @click.option("--by", type=click.Choice(["namespace", "node", "day"]), default="namespace", show_default=True)
-@click.option(
-    "--node-label", metavar="LABEL", default="node", show_default=True, help="Label that names the node of an agent."
-)
+@click.option("--node-label", metavar="LABEL", help="Label that names the node of an agent. [default: found]")
+@click.option("--namespace-label", metavar="LABEL", help="Label that names the namespace of BE pods. [default: found]")
 @click.option("--csv", is_flag=True, help="Comma-separated values, for spreadsheets.")
 @common_options
 @click.pass_obj
-def command(app: App, /, days: float, end: str | None, by: str, node_label: str, csv: bool, **options: Any) -> None:
+def command(
+    app: App,
+    /,
+    days: float,
+    end: str | None,
+    by: str,
+    node_label: str | None,
+    namespace_label: str | None,
+    csv: bool,
+    **options: Any,
+) -> None:
     """Say what best-effort work got: core hours and memory hours, by whom, and how often forecasts were wrong.
 
     From the counters of all agents and of the predictor, as a Prometheus has kept them. What an agent could not measure
@@ -44,7 +53,8 @@ def command(app: App, /, days: float, end: str | None, by: str, node_label: str,
 
     with contextlib.closing(client_of(app, options)) as client:
         last = client.now() if end is None else moment(end, "--to")
-        found = ask(client, last - days * 86400, last, by, node_label)
+        label = {"node": node_label, "namespace": namespace_label}.get(by)
+        found = ask(client, last - days * 86400, last, by, label)
     if csv:
         app.out.text(csv_text(found))
     elif app.out.json:

@@ -19,8 +19,9 @@ GIB = 1 << 30
 class Server:
     """Answers by the metric's name and the label that is grouped by; notes the windows. Too heavy above a length."""
 
-    def __init__(self, values, heavy=float("inf")):
+    def __init__(self, values, heavy=float("inf"), labels=("namespace", "instance")):
         self.values = values
+        self.labels = labels
         self.heavy = heavy
         self.windows = []
         self.access = type("Access", (), {"base": "http://p"})()
@@ -32,6 +33,8 @@ class Server:
         return
 
     def instant(self, expression, at):
+        if expression.startswith("topk"):
+            return Answer([Series(dict.fromkeys(self.labels, "x"), (at, "1"))], ())
         window = float(expression.partition("[")[2].partition("s]")[0])
         self.windows.append((at - window, at))
         if window > self.heavy:
@@ -61,7 +64,7 @@ def server(cpu=None, memory=None, judged=None, violated=None, **more):
 
 
 def test_core_hours_by_namespace_the_largest_first():
-    found = ask(server(cpu={"a": 1.0, "b": 3.0}, memory={"a": 2.0 * GIB}), 0.0, 10 * HOUR, "namespace", "node")
+    found = ask(server(cpu={"a": 1.0, "b": 3.0}, memory={"a": 2.0 * GIB}), 0.0, 10 * HOUR, "namespace")
     assert [(one.who, one.core_hours, one.cores, one.share) for one in found.rows] == [
         ("b", 30.0, 3.0, 0.75),
         ("a", 10.0, 1.0, 0.25),
@@ -72,7 +75,7 @@ def test_core_hours_by_namespace_the_largest_first():
 
 def test_days_are_those_of_the_calendar_and_the_period_is_covered_once():
     asked = server(cpu={"": 1.0})
-    found = ask(asked, 12 * HOUR, 60 * HOUR, "day", "node")
+    found = ask(asked, 12 * HOUR, 60 * HOUR, "day")
     assert [(one.who, one.core_hours) for one in found.rows] == [
         ("1970-01-01", 12.0),
         ("1970-01-02", 24.0),
@@ -99,11 +102,11 @@ def test_a_server_that_finds_every_part_too_heavy_is_no_endless_loop():
 
 
 def test_forecasts_that_were_exceeded_are_told_with_what_was_asked():
-    found = ask(server(cpu={"a": 1.0}, judged={"cpu": 1.0}, violated={"cpu": 0.02}), 0.0, HOUR, "namespace", "node")
+    found = ask(server(cpu={"a": 1.0}, judged={"cpu": 1.0}, violated={"cpu": 0.02}), 0.0, HOUR, "namespace")
     (kept,) = found.forecasts
     assert (kept.judged, kept.violated, kept.rate, kept.asked) == (3600.0, 72.0, 0.02, pytest.approx(0.01))
     assert remarks(found) == ["cpu: 72 of 3600 forecasts were exceeded, 2.00%, asked for 1.00%"]
-    assert "no forecast was judged" in remarks(ask(server(cpu={"a": 1.0}), 0.0, HOUR, "namespace", "node"))[0]
+    assert "no forecast was judged" in remarks(ask(server(cpu={"a": 1.0}), 0.0, HOUR, "namespace"))[0]
 
 
 def test_csv_leaves_unknown_cells_empty():
@@ -128,8 +131,28 @@ def test_nobody_scraped_the_agents(command, asked, out, err):
 def test_series_without_the_label_of_the_node_say_which_option_helps(command, asked, out, err):
     asked(server(cpu={"": 1.0}))
     assert command("savings", "--prometheus", "http://p", "--by", "node", "--node-label", "instance_node") == 1
-    assert "no label 'instance_node'" in err.text
-    assert "--node-label" in err.text
+    assert f"no label 'instance_node' on {CPU}; its labels are: instance, namespace" in err.text
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "by"),
+    [
+        (("namespace",), (), "namespace"),
+        (("namespace", "exported_namespace"), (), "exported_namespace"),
+        (("namespace", "exported_namespace"), ("--namespace-label", "namespace"), "namespace"),
+        (("node",), ("--by", "node"), "node"),
+        (("kubernetes_node",), ("--by", "node"), "kubernetes_node"),
+    ],
+)
+def test_labels_are_those_that_scraping_made(command, asked, out, err, labels, options, by):
+    """One that does not honour labels calls the namespace of BE pods `exported_namespace`, and its own `namespace`."""
+    found = server(cpu={"a": 1.0}, labels=labels)
+    asks = []
+    instant = found.instant
+    found.instant = lambda expression, at: asks.append(expression) or instant(expression, at)
+    asked(found)
+    assert command("savings", "--prometheus", "http://p", *options) == 0
+    assert any(f"sum by ({by})" in expression for expression in asks)
 
 
 def test_no_server_is_named(command, out, err):
