@@ -238,7 +238,9 @@ def forecast_node(at, **changes):
 
 
 def test_top_shows_tiers_pods_and_room(command, twin, app, out, err):
-    twin.nodes = [forecast_node(time.time())]
+    now = time.time()
+    app.wall = lambda: now
+    twin.nodes = [forecast_node(now)]
     app.agent_status = lambda _: agent(
         measured("batch", Tier.BE, cpu=1000, memory=1 << 20, throttled_ratio=0.25, quota_millis=800)
     )
