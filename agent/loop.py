@@ -199,8 +199,10 @@ class Loop:
 
     def _keep_silent(self) -> None:
         """One step of a drill that rehearses our loss: no sign of life, no look at the node."""
+        assert self._waker is not None
         self._effects.keep_silent(self._clock())
-        self._sleep(self._clock() + self._settings().beat_seconds)
+        # Newcomers are not watched for: nobody takes them, so they would wake us for ever.
+        self._waker.wait(self._settings().beat_seconds, None)
 
     def _beat_period(self, settings: AgentSettings) -> float:
         """Short while a surge of LS could be short of CPU at once: BE runs beside it, and the CPUs are busy."""

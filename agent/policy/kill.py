@@ -263,7 +263,8 @@ def _shortage(snapshot: NodeSnapshot) -> str:
 def _clocks(snapshot: NodeSnapshot, state: KillState, *, away: bool) -> KillState:
     """Since when LS is hurt, since when it is calm, since when the API is back. Not known is neither hurt nor calm."""
     shortage, rung = snapshot.shortage, snapshot.ladder.get("contention") or snapshot.ladder.get("suppress")
-    hurt = shortage is not None and bool(shortage.short) and snapshot.drill is None and (rung is None or rung.exhausted)
+    drilled = snapshot.drill is not None and snapshot.drill.presses_ls
+    hurt = shortage is not None and bool(shortage.short) and not drilled and (rung is None or rung.exhausted)
     return replace(
         state,
         hurt_since=_since(state.hurt_since, snapshot.at, holds=hurt),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.eviction import DrillOrder, Way
+from agent.eviction import DrillOrder, EvictorView, Way
 from agent.policy.close import Close, CloseSettings, CloseState
 from agent.policy.gaps import available_bytes, measured_bytes
 from agent.policy.memory import Memory, MemorySettings, MemoryState
@@ -98,3 +98,11 @@ def test_a_drill_on_bandwidth_steps_nobody_down_by_a_reading_that_is_old_or_wher
     old = bandwidth.reading(at - 60)
     assert run(bandwidth.look(at, drill=LOST, rdt=old)).rung.level == 0
     assert run(bandwidth.look(at + 1, drill=LOST, pods=())).rung.level == 0
+
+
+@pytest.mark.parametrize(("presses", "frozen"), [(True, False), (False, True)])
+def test_a_drill_that_does_not_press_ls_keeps_nobody_from_being_frozen_in_earnest(presses, frozen):
+    view = EvictorView(api_away_seconds=60.0)
+    look = kill.node(kill.PODS, shortage=kill.SHORT, evictor=view, drill=DrillOrder(id="d1", presses_ls=presses))
+    answers, _ = kill.run([look] * 15)
+    assert any(answer.requests for answer in answers) is frozen

@@ -7,6 +7,7 @@ import pytest
 from agent.act.check import PlanError
 from agent.beat import Beat
 from agent.capabilities import Capabilities, Knob
+from agent.effects import Effects
 from agent.eviction import Victim, Way
 from agent.loop import Loop
 from agent.pods import PodBook
@@ -18,13 +19,23 @@ from agent.threads import MaskPlan
 from slacktide.settings import ResourceNames
 from slacktide.tier import Tier
 from tests.agent.twins import CAPABLE, FakeClock, FakeExecutor, FakeHost, FakePods, pod
+from tests.patience import PATIENCE
 
 
 class Rig:
     """A loop on twins; `run(turns)` does turns with twenty beats in between, as the real rhythm has."""
 
     def __init__(
-        self, *, pods=None, capabilities=CAPABLE, adopted=None, settings=None, clock=None, policies=None, executor=None
+        self,
+        *,
+        pods=None,
+        capabilities=CAPABLE,
+        adopted=None,
+        settings=None,
+        clock=None,
+        policies=None,
+        executor=None,
+        effects=None,
     ):
         self.clock = clock or FakeClock()
         self.host = FakeHost(self.clock, {"ls": 1.2, "be": 0.7})
@@ -43,6 +54,7 @@ class Rig:
             self.executor,
             on_turn=self.turns.append,
             on_sample=self.samples.append,
+            effects=effects,
             clock=self.clock,
             wall=lambda: 1e9 + self.clock(),
         )
@@ -364,3 +376,50 @@ def test_a_wish_that_is_refused_takes_no_other_policy_with_it(caplog):
     rig.host.delay_rate = 12.0
     rig.run(2)
     assert rig.limit is not None, "contention still cuts"
+
+
+class RealClock:
+    """For a loop that runs by itself."""
+
+    @property
+    def now(self):
+        return time.monotonic()
+
+    __call__ = staticmethod(time.monotonic)
+
+
+class Silencing(Effects):
+    """Silent from the third turn on, for some steps; `seen` is what the loop had counted at each."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.rig = None
+        self.left = steps
+        self.seen = []
+
+    @property
+    def silenced(self):
+        return len(self.rig.turns) >= 3 and self.left > 0
+
+    def keep_silent(self, now):
+        self.left -= 1
+        self.seen.append((self.rig.loop.counters["beats"], self.rig.loop.counters["turns"], self.rig.loop.last_sign))
+        assert now >= self.rig.loop.last_sign
+
+
+def test_a_drill_silences_beats_turns_and_signs_of_life():
+    effects = Silencing(5)
+    settings = AgentSettings(turn_seconds=0.1, beat_seconds=0.05)
+    effects.rig = rig = Rig(settings=settings, clock=RealClock(), effects=effects)
+    rig.loop.start()
+    try:
+        deadline = time.monotonic() + 20 * PATIENCE
+        while len(rig.turns) < 6:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        assert rig.loop.stop(5 * PATIENCE)
+    assert len(effects.seen) == 5
+    assert len(set(effects.seen)) == 1, "no beat, no turn and no sign of life while it is silent"
+    assert rig.loop.last_sign > effects.seen[0][2]
+    assert rig.loop.counters["errors"] == 0
