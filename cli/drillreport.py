@@ -262,7 +262,7 @@ def sentence(report: Report) -> str:
 
 
 def target_rows(report: Report) -> list[tuple[str, str, str, str]]:
-    """STEP, AFTER, TARGET, VERDICT: each target, and the steps that have none."""
+    """STEP, AFTER, TARGET, VERDICT: each target, and the steps that came without one."""
     rows = []
     for one in report.targets:
         step = f"{one.step} (after the pressure)" if one.after_lowered else one.step
@@ -275,7 +275,8 @@ def target_rows(report: Report) -> list[tuple[str, str, str, str]]:
         "evicted": report.evicted_millis,
         "recovered": report.recovered_millis,
     }
-    rows += [(name, seconds(took), MISSING, MISSING) for name, took in steps.items() if name not in aimed]
+    others = ((name, took) for name, took in steps.items() if name not in aimed and took is not None)
+    rows += [(name, seconds(took), MISSING, MISSING) for name, took in others]
     return rows
 
 
@@ -302,7 +303,7 @@ def markdown(report: Report) -> str:
         ("end", f"{report.phase}: {report.message}" if report.message else report.phase),
         ("LS pressure, highest", MISSING if report.ls_pressure_max is None else f"{report.ls_pressure_max:.3g}"),
     ]
-    parts = [title, _table(("", ""), [(name, text) for name, text in facts])]
+    parts = [title, _table(("of it", "is"), facts)]
     if report.refusals:
         parts += ["## Refused", _bullets(report.refusals)]
         return "\n\n".join(parts) + "\n"

@@ -53,7 +53,7 @@ def test_a_drill_of_this_machine(command, out, err, agent, stop):
     assert lines[0] == ["STEP", "AFTER", "TARGET", "VERDICT"]
     assert ["detected", "0.25", "s", "2.00", "s", "met"] in lines
     assert ["recovered", "(after", "the", "pressure)", "1.00", "s", "60.00", "s", "met"] in lines
-    assert ["evicted", "-", "-", "-"] in lines
+    assert ["throttled", "0.30", "s", "-", "-"] in lines
     assert out.text.splitlines()[-1] == f"drill {DRILL_ID} of this machine: passed"
     plan, _, live = err.text.partition("has begun")
     assert "team/batch-1: lowest priority, newest" in plan

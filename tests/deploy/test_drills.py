@@ -43,7 +43,10 @@ VALUES = {
     "agent.settings.shortage.run_delay_cut": "100",
     "agent.settings.shortage.psi_cut": "1",
     "agent.settings.drill.refuse_in_trouble": "false",
-    **{f"agent.settings.drill.targets.{step}_seconds": "100" for step in ("detected", "throttled", "recovered")},
+    **{
+        f"agent.settings.drill_targets.{step}_seconds": "300"
+        for step in ("detected", "throttled", "evicted", "recovered")
+    },
     "agent.settings.contention.quiet_seconds": "0",
     "agent.settings.contention.min_dwell_seconds": "0",
     "agent.settings.contention.settle_seconds": "100ms",
