@@ -52,6 +52,7 @@ class Asked:
     hours: float | None
     ageing: bool
     scores: int
+    ask_extenders: bool
 
 
 def run(app: App, asked: Asked) -> tuple[Outcome, Sequence[str]]:
@@ -78,6 +79,7 @@ def run(app: App, asked: Asked) -> tuple[Outcome, Sequence[str]]:
         seconds=None if asked.hours is None else asked.hours * _HOUR_SECONDS,
         ageing=asked.ageing,
         kept_cycles=asked.scores,
+        ask_extenders=asked.ask_extenders,
     )
     arrivals = read_arrivals(asked.arrivals, profile, plan.resources) if asked.arrivals else []
     return Simulation(config, plugins, start, plan, arrivals, dump.rest).run(), config.notes

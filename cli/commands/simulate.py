@@ -41,6 +41,7 @@ _SHOWN_NODES = 4
 @click.option(
     "--scores", type=click.IntRange(0, 1000), default=0, show_default=True, help="Score tables of the last N cycles."
 )
+@click.option("--ask-extenders", is_flag=True, help="Ask the extenders of --configuration too, but never to bind.")
 @cluster_options
 @click.pass_obj
 def command(app: App, /, pending: bool | None, arrivals: str | None, **options: object) -> int:

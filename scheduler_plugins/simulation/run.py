@@ -7,7 +7,6 @@ same input gives the same result.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
 from collections import deque
@@ -15,18 +14,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from scheduler_plugins.binding import ApiBinder
 from scheduler_plugins.config.profiles import build
-from scheduler_plugins.config.types import SchedulerConfig
+from scheduler_plugins.config.types import ExtenderConfig, SchedulerConfig
 from scheduler_plugins.dump import DumpError, Other
 from scheduler_plugins.evictor import ApiEvictor
+from scheduler_plugins.extenders.client import make_extenders
 from scheduler_plugins.framework.cache import Cache
 from scheduler_plugins.framework.interfaces import Handle
 from scheduler_plugins.framework.node_info import NodeInfo
 from scheduler_plugins.framework.nominator import Nominator
-from scheduler_plugins.framework.pod_info import PodReader
+from scheduler_plugins.framework.pod_info import PodInfo, PodReader
 from scheduler_plugins.framework.queue import BACKOFF, GATED, UNSCHEDULABLE, QueueTimes, SchedulingQueue
 from scheduler_plugins.framework.registry import Registry
 from scheduler_plugins.framework.waiting import WaitingRoom
@@ -61,6 +62,10 @@ _REPEAT_SECONDS: Final = 43_200.0
 _ATTEMPTS_A_POD: Final = 100
 _FEW: Final = 5
 _LEAST_PATIENCE_SECONDS: Final = 60.0
+_OF_EXTENDERS: Final = {
+    False: "extenders of the configuration were not asked: they know their own cluster, and not the pods placed here",
+    True: "extenders were asked, but not to bind: they know their own cluster, and not the pods that were placed here",
+}
 _BACKOFFS: Final = 3
 """Without progress for so many of the longest backoffs nothing will change any more."""
 
@@ -69,7 +74,8 @@ _BACKOFFS: Final = 3
 class Plan:
     """How to run. `seconds` None ends when nothing can change any more; `wall` is the time of the start, since the
     epoch. With `ageing` forecasts are left to expire. The last `kept_cycles` that rated nodes are told.
-    Pods that keep waking one another are stopped after `least_attempts`, or 100 a pod.
+    Pods that keep waking one another are stopped after `least_attempts`, or 100 a pod. With `ask_extenders` those of
+    the configuration are asked over the network, in their own time, but never to bind.
     """
 
     wall: float
@@ -77,6 +83,7 @@ class Plan:
     seconds: float | None = None
     ageing: bool = False
     kept_cycles: int = 0
+    ask_extenders: bool = False
     least_attempts: int = 10_000
     resources: ResourceNames = field(default_factory=ResourceNames)
 
@@ -110,7 +117,7 @@ def kinds_of(config: SchedulerConfig, plugins: Registry) -> Sequence[Kind[Any]]:
 
 
 class _Process:
-    """The scheduler as the host puts it together, with simulated clock and API, and without extenders."""
+    """The scheduler as the host puts it together, with simulated clock and API."""
 
     def __init__(self, config: SchedulerConfig, plugins: Registry, plan: Plan, bound: Callable[[Pod], None]) -> None:
         self.clock = Clock(plan.wall)
@@ -124,6 +131,8 @@ class _Process:
         self.waiting = WaitingRoom(self.clock.monotonic)
         nominator = Nominator(self.api.lookup)
         metrics = SchedulerMetrics(CollectorRegistry(), self.clock.monotonic)
+        self.cache = Cache()
+        self.extenders = make_extenders(_asked(config), self._pod_on) if plan.ask_extenders else ()
         handle = Handle(
             wall_seconds=self.clock.wall,
             bind=ApiBinder(self.api, lambda _: True).bind,
@@ -135,13 +144,12 @@ class _Process:
             nominations=nominator,
             evictor=ApiEvictor(self.api, self.waiting, nominator, self.recorder, metrics, self.clock.wall),
             activate=lambda pods: self.queue.activate(pods),
+            extenders=self.extenders,
             submit=self.tasks.append,
         )
-        alone = dataclasses.replace(config, extenders=())
-        self.profiles = build(alone, plugins, lambda _: handle, metrics)
+        self.profiles = build(config, plugins, lambda _: handle, metrics)
         times = QueueTimes(config.initial_backoff_seconds, config.maximum_backoff_seconds)
         self.queue = SchedulingQueue(self.profiles, metrics, self.clock.monotonic, times, nominator=nominator)
-        self.cache = Cache()
         self.handlers = ClusterHandlers(self.cache, self.queue, self.reader, self.profiles, self.waiting)
         outside = Outside(
             pods=_Lookup(self.api),
@@ -154,9 +162,18 @@ class _Process:
         )
         self.scheduler = Scheduler(self.profiles, self.queue, self.cache, self.reader, metrics, outside)
 
+    def _pod_on(self, node_name: str, uid: str) -> PodInfo | None:
+        info = self.cache.get(uid) if uid in self.cache else None
+        return info if info is not None and info.pod.spec.node_name == node_name else None
+
     @property
     def kinds(self) -> Sequence[Kind[Any]]:
         return [kind for framework in self.profiles.values() for kind in framework.kinds]
+
+
+def _asked(config: SchedulerConfig) -> Sequence[ExtenderConfig]:
+    """The extenders without what would bind pods of a real cluster."""
+    return [msgspec.structs.replace(one, bind_verb="") for one in config.extenders]
 
 
 class _Lookup:
@@ -200,6 +217,13 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Go on to the end of the time, or until nothing can change any more."""
+        try:
+            return self._run()
+        finally:
+            for extender in self._process.extenders:
+                extender.close()
+
+    def _run(self) -> Outcome:
         end = self._plan.seconds
         while (end is None or self._process.clock.now < end) and self._step():
             # A time that was given ends by itself, unless attempts follow one another without a pause.
@@ -382,7 +406,7 @@ class Simulation:
         if self._stopped:
             said.append(f"stopped after {self._process.records.attempts} attempts: pods keep waking one another")
         if self._extenders:
-            said.append("extenders of the configuration were not asked: they would judge a cluster that is not there")
+            said.append(_OF_EXTENDERS[self._plan.ask_extenders])
         victims = [pod_key(pod) for uid, (pod, _) in self._process.recorder.preempted.items() if uid not in self._lives]
         if victims:
             more = f" and {len(victims) - _FEW} more" if len(victims) > _FEW else ""

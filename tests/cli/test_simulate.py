@@ -102,3 +102,18 @@ def test_running_instance_is_only_read(command, twin, out, err):
     assert command("simulate") == 0
     assert any(line.startswith("default/p placed n1") for line in lines(out))
     assert json.dumps(twin.pods["default", "p"]) == before
+
+
+def test_extenders_are_asked_only_where_that_is_wanted(command, out, err, dump, tmp_path):
+    path = tmp_path / "extended.yaml"
+    path.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        "extenders:\n- {urlPrefix: 'http://127.0.0.1:9', filterVerb: filter, nodeCacheCapable: true}\n"
+    )
+    assert command("simulate", dump, "--configuration", str(path), "-o", "json") == 0
+    alone = out.text
+    assert json.loads(alone)["totals"]["by_fate"] == {"placed": 3, "pending": 2}
+    assert command("simulate", dump, "--configuration", str(path), "--ask-extenders", "-o", "json") == 0
+    said = json.loads(out.text.removeprefix(alone))
+    assert said["totals"]["by_fate"] == {"pending": 5}
+    assert all("127.0.0.1:9" in one["reason"] for one in said["pods"])
