@@ -30,7 +30,7 @@ contention: {step_percent: 50, quiet_seconds: 0, min_dwell_seconds: 0}
 drill:
   dead_man_seconds: 10
   recover_seconds: 60
-  targets: {detected_seconds: 10, throttled_seconds: 10, recovered_seconds: 60}
+drill_targets: {detected_seconds: 10, throttled_seconds: 10, recovered_seconds: 60}
 """
 """Whatever else this machine does must not keep BE from running: only a drill makes LS short, and nothing closes. It
 passes however busy the machine is."""
