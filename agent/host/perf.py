@@ -28,6 +28,12 @@ from slacktide.kernel.hierarchy import Mount
 
 _NAME: Final = "perf counters"
 _PER_CPU: Final = 2
+_NOT_PERMITTED: Final = (
+    "not permitted: needs CAP_PERFMON (CAP_SYS_ADMIN before 5.8) and kernel.perf_event_paranoid of at most 2",
+    "not permitted: a seccomp profile that goes by CAP_PERFMON is needed (chart: agent.seccompProfile)",
+)
+"""What the kernel refuses (EACCES), and what is refused before it gets there (EPERM)."""
+
 _NO_EVENT: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.ENXIO})
 
 
@@ -224,8 +230,7 @@ def _explained(error: KernelError) -> KernelError:
             _NAME, error.errno, "this machine has no hardware counters (a virtual machine without them?)"
         )
     if isinstance(error, NotPermitted):
-        detail = "not permitted: needs CAP_PERFMON (CAP_SYS_ADMIN before 5.8) and a seccomp profile that allows it"
-        return NotPermitted(_NAME, error.errno, detail)
+        return NotPermitted(_NAME, error.errno, _NOT_PERMITTED[error.errno == errno.EPERM])
     if error.errno == errno.EINVAL:
         return Refused(error.path, error.errno, "refused: this kernel counts no cgroups (CONFIG_CGROUP_PERF)")
     if error.errno in OUT_OF_DESCRIPTORS:

@@ -271,8 +271,8 @@ def test_a_pod_of_which_too_little_ran_loses_its_figure(rig):
     [
         (errno.ENOENT, Unsupported, "no hardware counters"),
         (errno.EOPNOTSUPP, Unsupported, "no hardware counters"),
-        (errno.EACCES, NotPermitted, "CAP_PERFMON"),
-        (errno.EPERM, NotPermitted, "CAP_PERFMON"),
+        (errno.EACCES, NotPermitted, "perf_event_paranoid"),
+        (errno.EPERM, NotPermitted, "seccomp"),
         (errno.EMFILE, KernelError, "no descriptors left"),
         (errno.ENOSYS, Unsupported, "not implemented"),
     ],

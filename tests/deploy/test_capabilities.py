@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -55,15 +56,30 @@ TRY = {
 }
 
 
+COUNT = """
+    from agent.host.perf_event import PerfEvents
+    from slacktide.errors import KernelError, NotPermitted
+    try:
+        PerfEvents().open_own()
+        worked = True
+    except NotPermitted:
+        worked = False
+    except KernelError:
+        # A machine without counters says so to those who may ask.
+        worked = True
+"""
+
+
 def works(what, capabilities):
     """Whether the agent's own code for that, with these capabilities and no other, does what it is for."""
     bounds = ",".join(["-all", *(f"+{one.lower()}" for one in capabilities)])
     drop = ["setpriv", "--no-new-privs", "--inh-caps=-all", f"--bounding-set={bounds}"]
+    script = COUNT if what == "PERFMON" else TRY[what]
     nobody = subprocess.Popen(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sleep", "100"])
     try:
-        script = f"import os\nother = {nobody.pid}\n{textwrap.dedent(TRY[what])}\nprint(worked)"
+        program = f"import os\nother = {nobody.pid}\n{textwrap.dedent(script)}\nprint(worked)"
         done = subprocess.run(
-            [*drop, sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+            [*drop, sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
         )
     finally:
         nobody.kill()
@@ -84,3 +100,12 @@ def test_with_what_the_chart_gives_it_works(what):
 @pytest.mark.parametrize("what", sorted(TRY))
 def test_without_it_that_part_does_not(what):
     assert not works(what, [one for one in GIVEN if one != what])
+
+
+@pytest.mark.skipif(
+    int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) > 2,
+    reason="kernel.perf_event_paranoid is above 2: this kernel may want more than CAP_PERFMON",
+)
+def test_perfmon_counts_and_without_it_nothing_does():
+    assert works("PERFMON", [*GIVEN, "PERFMON"])
+    assert not works("PERFMON", GIVEN)
