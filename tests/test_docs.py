@@ -27,6 +27,7 @@ WHERE_METRICS_ARE_MADE = {
     "slacktide/observe/logs.py",
     "slacktide/observe/daemon.py",
     "slacktide/cluster/metrics.py",
+    "slacktide/transport/watched.py",
     "agent/drill_metrics.py",
     "agent/metrics.py",
     "agent/given.py",

@@ -7,9 +7,11 @@ import time
 
 import pytest
 
+from deploy import series
 from deploy.grafana.__main__ import BOARDS
 from deploy.grafana.panels import meant
 from tests.patience import PATIENCE
+from tests.test_docs import METRICS
 from tests.whole.drills import drill
 from tests.whole.monitored import NEEDS_PROMETHEUS, NODE, ask_extender, scene, work
 from tests.whole.support import started, wait_until
@@ -80,3 +82,17 @@ def test_savings_and_history_are_told_from_the_same_prometheus(watched, tmp_path
     assert done.returncode == 0, done.stderr
     assert "expected peak" in done.stdout
     assert picture.stat().st_size > 1000
+
+
+def test_no_daemon_has_more_series_than_the_page_of_metrics_says(watched):
+    _, prometheus, _ = watched
+    most = dict(series.MOST)
+    for name, section in (("agent", "Agent"), ("predictor", "Predictor")):
+        most[name] = sum(METRICS.bounds(*METRICS.EVERYWHERE, section))
+    found = {
+        one["metric"]["job"].removeprefix("slacktide-"): int(one["value"][1])
+        for one in prometheus.query("max_over_time(scrape_samples_scraped[1h])")
+    }
+    print(f"series: {found}")
+    assert found.keys() == most.keys()
+    assert {name: count for name, count in found.items() if count > most[name]} == {}
