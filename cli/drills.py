@@ -1,23 +1,19 @@
-"""Asks an agent for a drill and follows it to its end."""
+"""The drill of the demo: the signal alone, over a socket of this machine. Drills of people: `cli.drilling`."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import grpc
 
-from slacktide.transport import Connection
 from slacktide.v1 import drill_pb2 as pb
 from slacktide.v1 import drill_pb2_grpc
 
 CALL_SECONDS: Final = 5.0
 OPTIONS: Final = (("grpc.keepalive_time_ms", 10_000),)
 """Of a channel to an agent: a caller that is gone must be noticed, and so must an agent."""
-
-News = Callable[[pb.WatchDrillResponse], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,35 +51,21 @@ def rehearse(target: str, seconds: float, reason: str, patience_seconds: float) 
         pressure=pb.PRESSURE_KIND_SIGNAL, duration_millis=int(seconds * 1000), victim_budget=0, reason=reason
     )
     with grpc.insecure_channel(target, options=list(OPTIONS)) as channel:
-        return drill(Connection(channel), request, patience_seconds)
+        return _drill(drill_pb2_grpc.DrillServiceStub(channel), request, patience_seconds)
 
 
-def drill(
-    connection: Connection,
-    request: pb.StartDrillRequest,
-    patience_seconds: float,
-    on_news: News = lambda _news: None,
-    *,
-    waits: bool = True,
-) -> Rehearsal:
-    """Ask for a drill over `connection` and follow it; `on_news` is told each change.
-
-    `waits`: an agent that is not there yet is waited for a moment.
-    """
+def _drill(stub: drill_pb2_grpc.DrillServiceStub, request: pb.StartDrillRequest, patience_seconds: float) -> Rehearsal:
+    """Ask for a drill and follow it; an agent that is not there yet is waited for a moment."""
     answer, last = "", None
-    stub = drill_pb2_grpc.DrillServiceStub(connection.channel)
-    carried = connection.metadata
     try:
-        started = stub.StartDrill(request, timeout=CALL_SECONDS, wait_for_ready=waits, metadata=carried)
-        watch = pb.WatchDrillRequest(drill_id=started.drill_id)
-        for last in stub.WatchDrill(watch, timeout=patience_seconds, metadata=carried):
-            on_news(last)
+        started = stub.StartDrill(request, timeout=CALL_SECONDS, wait_for_ready=True)
+        for last in stub.WatchDrill(pb.WatchDrillRequest(drill_id=started.drill_id), timeout=patience_seconds):
             if last.phase == pb.DRILL_PHASE_THROTTLED and not answer:
                 answer = last.message
     except grpc.RpcError as error:
         if last is None or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
             return Rehearsal(problem=f"{error.code().name.lower()}: {error.details()}")
-        last = _ended(stub, connection, started.drill_id) or last
+        last = _ended(stub, started.drill_id) or last
     result = last.result if last is not None else pb.DrillResult()
     recovered = last is not None and last.phase == pb.DRILL_PHASE_RECOVERED
     return Rehearsal(
@@ -99,15 +81,11 @@ def drill(
     )
 
 
-def _ended(
-    stub: drill_pb2_grpc.DrillServiceStub, connection: Connection, drill_id: str
-) -> pb.WatchDrillResponse | None:
+def _ended(stub: drill_pb2_grpc.DrillServiceStub, drill_id: str) -> pb.WatchDrillResponse | None:
     """End a drill that takes too long; its last word."""
-    carried = connection.metadata
     with contextlib.suppress(grpc.RpcError):
-        stub.AbortDrill(pb.AbortDrillRequest(drill_id=drill_id), timeout=CALL_SECONDS, metadata=carried)
-        watch = pb.WatchDrillRequest(drill_id=drill_id)
-        messages = list(stub.WatchDrill(watch, timeout=CALL_SECONDS, metadata=carried))
+        stub.AbortDrill(pb.AbortDrillRequest(drill_id=drill_id), timeout=CALL_SECONDS)
+        messages = list(stub.WatchDrill(pb.WatchDrillRequest(drill_id=drill_id), timeout=CALL_SECONDS))
         return messages[-1] if messages else None
     return None
 
