@@ -12,7 +12,6 @@ import contextlib
 import io
 import re
 import socket
-import socketserver
 import threading
 import time
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from scheduler_plugins.extender.service import ExtenderService, error_body
 from scheduler_plugins.extender.tls import ServerTls
 from slacktide.errors import SettingsError
 from slacktide.observe import get_logger
+from slacktide.serving import DeadlineReader, ListeningServer, Serving
 from slacktide.sockets import Listen, parse_listen
 
 _log = get_logger("extender.server")
@@ -66,47 +66,34 @@ class ExtenderServer:
         metrics: ExtenderMetrics,
         tls: ServerTls | None = None,
     ) -> None:
-        self._listen = parse_listen(listen, _SETTING)
-        if self._listen.path:
+        where = parse_listen(listen, _SETTING)
+        if where.path:
             raise SettingsError([f"{_SETTING} = {listen!r}: a scheduler speaks TCP only; give HOST:PORT"])
-        self._parts = (service, limits, metrics, tls)
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
+        self._serving = Serving(
+            "extender", where, _SETTING, lambda listen: _Server(listen, service, limits, metrics, tls)
+        )
 
     @property
     def address(self) -> str:
         """Where it listens now, `HOST:PORT`; empty when it does not."""
-        return self._server.address if self._server else ""
+        return self._serving.address
 
     def alive(self) -> str | None:
         """What is wrong, or None: the accepting thread must be running."""
-        return "the accepting thread ended" if self._thread is not None and not self._thread.is_alive() else None
+        return self._serving.alive()
 
     def start(self) -> None:
         """Listen and serve. Raises SettingsError when the address cannot be had."""
-        try:
-            self._server = _Server(self._listen, *self._parts)
-        except OSError as error:
-            where = f"{self._listen.host}:{self._listen.port}"
-            raise SettingsError([f"{_SETTING}: cannot listen at {where}: {error.strerror}"]) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="extender", daemon=True)
-        self._thread.start()
+        self._serving.start()
 
     def stop(self) -> None:
         """Stop listening, let answers under way go out, close the connections. May be called again."""
-        server, thread = self._server, self._thread
-        if server is None or thread is None:
-            return
-        self._server = self._thread = None
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        server.end_connections(_STOP_SECONDS)
+        server = self._serving.stop()
+        if server is not None:
+            server.end_connections(_STOP_SECONDS)
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    daemon_threads = True
-    allow_reuse_address = True
+class _Server(ListeningServer):
     request_queue_size = 128
 
     def __init__(
@@ -125,14 +112,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         # Accepted socket -> the one to talk through, which is another where there is TLS.
         self._open: dict[socket.socket, socket.socket] = {}
         self._changed = threading.Condition()
-        if ":" in listen.host:
-            self.address_family = socket.AF_INET6
-        super().__init__((listen.host, listen.port), _Handler)
-
-    @property
-    def address(self) -> str:
-        host, port = self.server_address[:2]
-        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+        super().__init__(listen, _Handler, _SETTING)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changed:
@@ -144,10 +124,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._turn_away(request)
             return
         self.metrics.connection(1)
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:
-            # No thread could be started: the machine is short.
+        if not self.begin(request, client_address):
             self._ended(request)
             self.shutdown_request(request)
 
@@ -196,31 +173,24 @@ def _half_close(connection: socket.socket, how: int) -> None:
         socket.socket.shutdown(connection, how)
 
 
-class _Arrival(io.RawIOBase):
+class _Arrival(DeadlineReader):
     """Reads a connection: idle for a while between requests, then one deadline for all of a request."""
 
     def __init__(self, connection: socket.socket, limits: Limits) -> None:
-        self._connection = connection
         self._limits = limits
-        self.await_request()
+        self.begun = False
+        super().__init__(connection, limits.idle_seconds)
 
     def await_request(self) -> None:
         """The next byte begins a request."""
         self.begun = False
-        self._deadline = time.monotonic() + self._limits.idle_seconds
-
-    def readable(self) -> bool:
-        return True
+        self.renew(self._limits.idle_seconds)
 
     def readinto(self, buffer: Any) -> int:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the request took too long to arrive")
-        self._connection.settimeout(left)
-        count = self._connection.recv_into(buffer)
+        count = super().readinto(buffer)
         if not self.begun:
             self.begun = True
-            self._deadline = time.monotonic() + self._limits.request_seconds
+            self.renew(self._limits.request_seconds)
         return count
 
 

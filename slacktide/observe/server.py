@@ -10,11 +10,7 @@ reason while the server goes on.
 from __future__ import annotations
 
 import io
-import os
-import socket
-import socketserver
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -26,9 +22,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from slacktide.errors import SettingsError
 from slacktide.observe.health import Health
-from slacktide.sockets import Listen, parse_listen, remove_socket, remove_stale_socket
+from slacktide.serving import DeadlineReader, ListeningServer, Serving
+from slacktide.sockets import Listen, parse_listen
 
 Route = Callable[[], bytes]
 """Body of a JSON route; runs on a request's thread, so what it reads must be safe to read there."""
@@ -65,36 +61,22 @@ class ObserveServer:
         health: Health,
         routes: Mapping[str, Route | Queried] | None = None,
     ) -> None:
-        self._listen = parse_listen(listen, _SETTING) if listen else None
-        self._answers = _Answers(registry, health, {} if routes is None else routes)
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
+        answers = _Answers(registry, health, {} if routes is None else routes)
+        where = parse_listen(listen, _SETTING) if listen else None
+        self._serving = Serving("observe", where, _SETTING, lambda listen: _Server(listen, answers))
 
     @property
     def address(self) -> str:
         """Where it listens now, `HOST:PORT` or `unix:/path`; empty when it does not."""
-        return self._server.address if self._server else ""
+        return self._serving.address
 
     def start(self) -> None:
         """Listen and serve. Raises SettingsError when the address cannot be had."""
-        if self._listen is None or self._server is not None:
-            return
-        try:
-            self._server = _Server(self._listen, self._answers)
-        except OSError as error:
-            raise SettingsError([f"{_SETTING}: cannot listen at {_shown(self._listen)}: {error.strerror}"]) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="observe", daemon=True)
-        self._thread.start()
+        self._serving.start()
 
     def stop(self) -> None:
         """Stop listening and remove the socket file. Requests under way are left to end. May be called again."""
-        server, thread = self._server, self._thread
-        if server is None or thread is None:
-            return
-        self._server = self._thread = None
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        self._serving.stop()
 
 
 class _Answers:
@@ -133,45 +115,21 @@ def _verdict(problems: Mapping[str, str]) -> tuple[HTTPStatus, str, bytes]:
     return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, lines.encode()
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Threads with an upper bound, on either kind of address."""
+class _Server(ListeningServer):
+    """Threads with an upper bound."""
 
-    daemon_threads = True
-    allow_reuse_address = True
     request_queue_size = 32
 
     def __init__(self, listen: Listen, answers: _Answers) -> None:
         self.answers = answers
-        self._path = listen.path
         self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
-        if listen.path:
-            remove_stale_socket(listen.path, _SETTING)
-            self.address_family = socket.AF_UNIX
-        elif ":" in listen.host:
-            self.address_family = socket.AF_INET6
-        super().__init__(listen.path or (listen.host, listen.port), _Handler)  # type: ignore[arg-type]  # typeshed knows no Unix path here
-
-    def server_bind(self) -> None:
-        super().server_bind()
-        if self._path:
-            # Nobody can connect before listen(), which comes next.
-            os.chmod(self._path, 0o600)
-
-    @property
-    def address(self) -> str:
-        if self._path:
-            return f"unix:{self._path}"
-        host, port = self.server_address[:2]
-        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+        super().__init__(listen, _Handler, _SETTING)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._slots.acquire(blocking=False):
             self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:
-            # No thread could be started: the machine is short, and this request is the least of it.
+        elif not self.begin(request, client_address):
+            # This request is the least that the machine is short for.
             self._slots.release()
             self.shutdown_request(request)
 
@@ -184,29 +142,6 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away or was too slow is nobody's error."""
 
-    def server_close(self) -> None:
-        super().server_close()
-        if self._path:
-            remove_socket(self._path)
-
-
-class _DeadlineReader(io.RawIOBase):
-    """Reads a socket up to one deadline for all of it, however slowly the bytes trickle in."""
-
-    def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self._connection = connection
-        self._deadline = time.monotonic() + seconds
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the request took too long to arrive")
-        self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
-
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
@@ -215,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.rfile = io.BufferedReader(_DeadlineReader(self.connection, REQUEST_SECONDS))
+        self.rfile = io.BufferedReader(DeadlineReader(self.connection, REQUEST_SECONDS))
 
     def do_GET(self) -> None:
         try:
@@ -253,7 +188,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
         """A scrape every few seconds is no event."""
-
-
-def _shown(listen: Listen) -> str:
-    return f"unix:{listen.path}" if listen.path else f"{listen.host}:{listen.port}"
