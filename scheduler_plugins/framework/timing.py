@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from scheduler_plugins.framework import interfaces as api
 from scheduler_plugins.framework.status import SUCCESS, Status
@@ -91,10 +91,10 @@ class _TracedTurn(Turn):
         self._span.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
         traces.note(plugins=len(self.asked))
-        self._span.__exit__(None, None, None)
+        self._span.__exit__(*raised)
 
 
 class PluginClock:
