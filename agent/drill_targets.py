@@ -34,6 +34,9 @@ class DrillTargets(Settings, frozen=True, kw_only=True):
         float, _seconds("How much later than `watchdog_seconds` the watchdog may lift limits; 0: not judged")
     ] = 3.0
     retaken_seconds: Annotated[float, _seconds("From the end of silence until limits are back; 0: not judged")] = 3.0
+    ageing_seconds: Annotated[
+        float, _seconds("From the raise until a node that is not heard of offers less; 0: not judged")
+    ] = 120.0
     closed_seconds: Annotated[
         float, _seconds("From the raise until a node that is not heard of sells nothing; 0: not judged")
     ] = 0.0
@@ -72,6 +75,7 @@ def _all(kind: Kind, victims_max: int, settings: AgentSettings) -> Iterator[Targ
     if kind in KEEPS_SAMPLES:
         # A window may just have begun, and its sample takes a moment to the disk.
         yield Target(step="spooled", within_seconds=2 * settings.report.window_seconds + 5.0)
+        yield from _target("ageing", asked.ageing_seconds)
         yield from _target("closed", asked.closed_seconds)
         yield from _target("delivered", asked.delivered_seconds, after_lowered=True)
         yield from _target("fresh", asked.fresh_seconds, after_lowered=True)
@@ -106,7 +110,7 @@ def _expected(drill: Drill, step: str) -> bool:
     """Whether a step could come at all: nobody can be throttled or evicted where no BE pod is."""
     if step == "retaken":
         return drill.throttled_at is not None
-    if step == "fresh":
+    if step in {"fresh", "ageing", "closed"}:
         return drill.before.outside is not None and drill.before.outside.forecast is not None
     if step == "evicted":
         return drill.before.be_here and not drill.order.dry_run

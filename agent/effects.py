@@ -144,7 +144,7 @@ class Effects:
 
     def __init__(self, parts: Parts | None = None) -> None:
         self._parts = parts or Parts()
-        self._measured: float | None = None
+        self._measured: Pressure | None = None
         self._seen: Seen | None = None
         self._loaded: str | None = None
         self._burnt: tuple[float, float] | None = None
@@ -181,7 +181,7 @@ class Effects:
 
     def pressure(self, measured: Pressure | None) -> Pressure | None:
         """LS pressure as policies shall see it: a drill's signal in place of what is measured."""
-        self._measured = measured.value if measured is not None else None
+        self._measured = measured
         drill = self._drill()
         if drill is None or not drill.pressing or drill.order.kind not in _RAISES:
             return measured
@@ -194,10 +194,12 @@ class Effects:
         return replace(node, busy_seconds=node.busy_seconds - math.fsum(self._parts.ballast.used().values()))
 
     def for_sample(self, snapshot: NodeSnapshot) -> NodeSnapshot:
-        """The snapshot as the predictor shall see it: what a drill burns is no need of this node's.
+        """The snapshot as the predictor shall see it: LS pressure as it is measured, without what a drill burns.
 
         A turn in which the load began or ended has no such figure, and its SYSTEM use is not known.
         """
+        if snapshot.pressure is not None and snapshot.pressure.kind == "drill":
+            snapshot = replace(snapshot, pressure=self._measured)
         if self._parts.load is None or (self._loaded is None and self._burnt is None):
             return snapshot
         before, now = self._burnt, (snapshot.at, self._parts.load.used_seconds())
@@ -279,7 +281,7 @@ class Effects:
             class_held=plan.schemata is not None,
             be_here=bool(snapshot.pods_of(Tier.BE)),
             present=frozenset(pod.identity.uid for pod in snapshot.pods),
-            pressure=self._measured,
+            pressure=self._measured.value if self._measured is not None else None,
             lifted=self._parts.lifted(),
             outside=self._parts.outside(),
         )

@@ -244,7 +244,7 @@ def test_targets_by_kind():
     assert steps_of[Kind.PRESSURE] == ["detected", "throttled", "evicted", "recovered"]
     assert steps_of[Kind.LOAD] == ["recovered"]
     assert steps_of[Kind.AGENT_LOSS] == ["detected", "throttled", "relaxed", "retaken", "recovered"]
-    assert steps_of[Kind.STALE] == ["spooled", "delivered", "fresh", "recovered"]
+    assert steps_of[Kind.STALE] == ["spooled", "ageing", "delivered", "fresh", "recovered"]
     assert [one.step for one in targets_of(Kind.PRESSURE, 10.0, 1, SETTINGS)] == ["detected", "throttled", "recovered"]
     (relaxed,) = [one for one in targets_of(Kind.AGENT_LOSS, 8.0, 0, SETTINGS) if one.step == "relaxed"]
     assert relaxed.within_seconds == SETTINGS.watchdog_limit_seconds + 3.0

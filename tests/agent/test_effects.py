@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.capabilities import Knob
@@ -292,3 +294,14 @@ def test_memory_and_class_that_are_held_are_seen(board):
     effects.decided(Plan(rungs={"memory": rung}, settings={(wish.group, wish.knob): wish}), snapshot(11.0), None)
     assert board.current().throttled_at == 11.0
     assert board.current().message == "memory of BE pods is held"
+
+
+def test_the_pressure_that_a_drill_raises_is_in_no_sample(board):
+    effects = Effects(Parts(drills=board))
+    board.start(order)
+    effects.decided(Plan(), snapshot(10.0), None)
+    measured = Pressure(kind="psi", value=0.1, window_seconds=0.25)
+    for one in (measured, None):
+        raised = replace(snapshot(11.0), pressure=effects.pressure(one))
+        assert raised.pressure.kind == "drill"
+        assert effects.for_sample(raised).pressure is one

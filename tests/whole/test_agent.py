@@ -180,6 +180,8 @@ def test_a_drill_with_a_budget_of_one_evicts_the_newest_through_the_api(up):
     (victim,) = last.result.victims
     assert (victim.name, victim.uid, victim.evicted) == ("newest", uid, True)
     assert (event.type, event.involved_object.uid) == ("Warning", uid)
+    (drilled,) = wait_until(lambda: up.events("newest", "SlacktideDrill"), up)
+    assert drilled.message == f"Evicted by drill {one.id} by the owner of the socket (test)"
     assert "Evicted for the pods that must answer: LS is short although contention was cut to the end" in event.message
     (line,) = audited(up, "newest")
     assert (line.uid, line.way, line.outcome, line.drill) == (uid, "evict", "sent", one.id)
