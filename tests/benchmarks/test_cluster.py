@@ -13,10 +13,16 @@ from benchmarks.relay import relay
 from tests.cluster.harness import free_ports
 
 
-@pytest.fixture
-def echo():
-    """Port of a server that answers each connection with what it was told, twice."""
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
+@pytest.fixture(params=["port", "unix"])
+def echo(request, tmp_path):
+    """Port or Unix socket of a server that answers each connection with what it was told, twice."""
+    unix = request.param == "unix"
+    made = (
+        socket.create_server(str(tmp_path / "echo.sock"), family=socket.AF_UNIX)
+        if unix
+        else socket.create_server(("127.0.0.1", 0))
+    )
+    with contextlib.closing(made) as listening:
 
         def serve():
             with contextlib.suppress(OSError):
@@ -27,7 +33,7 @@ def echo():
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield listening.getsockname()[1]
+        yield f"unix:{listening.getsockname()}" if unix else listening.getsockname()[1]
         listening.shutdown(socket.SHUT_RDWR)
     thread.join()
 
