@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -129,6 +130,8 @@ def number_rows(one: Decision) -> list[list[str]]:
 def _shown(name: str, value: str) -> str:
     if not value.isdigit():
         return value
+    if name == "created_at":
+        return dt.datetime.fromtimestamp(int(value), dt.UTC).isoformat(timespec="seconds")
     if name.endswith("_bytes"):
         return show_bytes(int(value))
     return show_cpu(int(value)) if name.endswith("_millis") else value

@@ -170,7 +170,7 @@ HELD = HeldPod(
 
 
 def decision(name="p", uid="uid-p", at=0.0, outcome="blocked", **more):
-    numbers = {"priority": "5500", "available_bytes": str(2 * GI), "be_limit_millis": "400", "odd": "1 of 2"}
+    numbers = {"priority": "5500", "available_bytes": str(2 * GI), "be_limit_millis": "400", "odd": "1 of 2", "created_at": "0"}
     reason = "LS is short although contention was cut to the end"
     return Decision(
         at=at,
@@ -209,6 +209,7 @@ def test_a_pod_that_is_held_says_by_what_and_why(command, twin, heard, out, err)
     assert "available_bytes 2Gi memory that was available" in lines
     assert "be_limit_millis 0.40 CPU that BE as a whole could get" in lines
     assert "odd 1 of 2" in lines
+    assert "created_at 1970-01-01T00:00:00+00:00 when the pod was made: of like pods the newest goes first" in lines
     assert ("agent", POD_ROUTE, "n1", {"uid": "uid-p"}) in heard.asked
 
 
