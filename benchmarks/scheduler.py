@@ -1,9 +1,10 @@
 """How fast pods are placed: our scheduler alone at several sizes, and beside the stock one on the same API server.
 
-Alone: the real cycle, queue, cache and binding code in this process, with an API that agrees at once; every node is
-judged for every pod. Beside the stock scheduler: a real etcd and API server (`tests/cluster`), thousands of nodes that
-offer batch resources, pods that ask for them created before each scheduler starts, and the time from the first to the
-last binding that a watch shows. API server, etcd and scheduler share the machine, as in both runs.
+Alone: the real cycle, queue, cache and binding code in this process, with an API that agrees at once; every node counts
+for every pod, those that did not change since a pod like it by the earlier verdict. Beside the stock scheduler: a real
+etcd and API server (`tests/cluster`), thousands of nodes that offer batch resources, pods that ask for them created
+before each scheduler starts, and the time from the first to the last binding that a watch shows. API server, etcd and
+scheduler share the machine, as in both runs.
 
     pods_per_second_N           ours at N nodes against the API server
     stock_pods_per_second_N     the stock kube-scheduler, likewise

@@ -134,6 +134,26 @@ def test_outcomes(extenders: list[Fake], want: Any) -> None:
         assert (placement.evaluated, placement.feasible) == want[1:]
 
 
+class FullFirst(api.NodeScorePlugin):
+    """Prefers nodes with many pods."""
+
+    name = "FullFirst"
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> float:
+        return 10.0 * len(node.pods)
+
+
+def test_nodes_that_extenders_have_seen_are_scored_with_their_pods() -> None:
+    """Row 11 of section 7 (#141781): the stock scheduler scores them as empty where whole nodes were sent."""
+    profile = framework(FullFirst(), extenders=[Fake(everything)])
+    there = {"node2": [pod("q", {"cpu": "1"})]}
+    snapshot = snapshot_of(profile, [node("node1"), node("node2")], there)
+    placement = place(profile, CycleState(), info("p"), snapshot, lambda count: 0)
+    assert placement.node == "node2"
+    assert placement.scores is not None
+    assert dict(zip(snapshot.names, placement.scores.totals.tolist(), strict=True)) == {"node1": 0, "node2": 10}
+
+
 def test_plugin_of_great_weight_outweighs_an_extender() -> None:
     extender = Fake(scores={"node1": 100})
     placement = run(extender, plugins=[Prefers("node2")], weights={"Prefers": 20})

@@ -82,6 +82,7 @@ def test_backoff_never_overflows(failures: int) -> None:
 
 
 def test_no_maximum_means_no_backoff() -> None:
+    """Row 6 of section 7 (#131661)."""
     rig = Rig(times=QueueTimes(maximum_backoff=0), pop_from_backoff=False)
     rig.queue.add(info())
     rig.fail("Yes")

@@ -330,6 +330,7 @@ def test_plugin_that_raises_is_an_error_of_the_attempt_not_the_end_of_the_schedu
 
 
 def test_terminating_and_gated_pods_are_not_attempted() -> None:
+    """Row 4 of section 7 (PR 126962, #118226, koordinator PR 3190): an attempt that ends early is done, too."""
     rig = Rig()
     rig.server.put_node(node("n"))
     rig.server.put(pod("ending", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}))

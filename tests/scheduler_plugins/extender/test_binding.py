@@ -116,6 +116,7 @@ def test_whatever_fails_before_the_bind_is_undone(refuse) -> None:
 
 
 def test_a_failed_bind_is_undone() -> None:
+    """Row 14 of section 7 (HAMi #1130, #1422, #1875): what was held is given back on every way out."""
     made, bench, books, _ = binding(World([be("p")]), status=failed("the API said no"))
     assert made.bind(order()) == "the API said no"
     assert "uid-p" not in bench.cache

@@ -122,6 +122,7 @@ def test_pod_that_was_replaced_meanwhile(api, follow):
 
 
 def test_same_version_is_told_once(api, follow):
+    """Row 9 of section 7 of the scheduler's facts (#96071): a resync must not wake pods."""
     told = Told()
     again = line("ADDED", **pod("a", 5)) + line("MODIFIED", **pod("a", 5)) + line("MODIFIED", **pod("a", 6))
     World(api, [listing([pod("a", 5)], 5)], [Reply(chunks=[again])])
