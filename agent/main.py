@@ -133,7 +133,7 @@ class Agent:
             self._spool,
             settings.report,
             settings.predictor,
-            held=lambda: self._parts.drills.hold(),
+            held=lambda: self._parts.drilling.board.hold(),
         )
         self._parts = AgentParts(
             daemon,
@@ -297,11 +297,11 @@ class Agent:
     def _after_turn(self, turn: Turn) -> None:
         """On the control thread: publish status and metrics."""
         self._turns = turn.number
-        self._parts.look(turn)
+        self._parts.drilling.look(turn)
         self._explainer.look(turn)
         counters = self._counters()
         observes = self._daemon.settings.observe_only
-        drill = self._parts.drills.current()
+        drill = self._parts.drilling.board.current()
         missing = dict(self._parts.why_not())
         if self._watch.why_not:
             missing["inotify"] = self._watch.why_not

@@ -15,9 +15,8 @@ from typing import Final
 from agent.act.audit import Audit
 from agent.act.ballast import Ballast, BallastView
 from agent.act.coresched import CoreScheduler
-from agent.act.drill_clerk import DrillClerk, Streams
+from agent.act.drill_clerk import Streams
 from agent.act.drill_load import DrillLoad
-from agent.act.drill_records import DrillRecords
 from agent.act.eviction_log import EvictionLog
 from agent.act.evictor import Evictor, bounds_of
 from agent.act.gpu_publisher import GpuPublisher
@@ -28,19 +27,11 @@ from agent.act.reclaim import Reclaimer
 from agent.act.resctrl import RdtWriter, remove_all
 from agent.capabilities import Capabilities
 from agent.collectors import Collectors
-from agent.drill import KEEPS_SAMPLES, Drill, Kind
-from agent.drill_board import DrillBoard
-from agent.drill_callers import reviews_by
-from agent.drill_metrics import DrillMetrics
-from agent.drill_plan import Standing
-from agent.drill_server import DrillServer
-from agent.drill_service import DrillService
+from agent.drilling import Drilling
 from agent.effects import Effects, Parts
 from agent.host.cgroup import CgroupLister, PodGroup, threads_of
 from agent.host.reclaim import ReclaimFile
 from agent.host.resctrl.mount import RdtPlaces
-from agent.loop import Turn
-from agent.policy.base import Plan
 from agent.policy.cache_bandwidth import CacheBandwidth
 from agent.settings import AgentSettings
 from slacktide.cluster import Client, EventRecorder
@@ -90,9 +81,6 @@ class AgentParts:
         streams: Streams,
     ) -> None:
         self._daemon = daemon
-        self._guard = guard
-        self._turn: Turn | None = None
-        self._node = node
         self._capabilities = capabilities
         self._helpers = helpers
         settings = daemon.settings
@@ -122,28 +110,20 @@ class AgentParts:
             self._gpu_notes = GpuPublisher(client, node, self.collectors.gpus, collect.gpu_publish_seconds)
         self._cookies = CoreScheduler(settings.state_dir)
         self._lister = lister
-        self._records = DrillRecords(settings.state_dir)
-        if self._records.problem:
-            _LOG.warning("earlier drills are not known", problem=self._records.problem)
-        self._clerk = DrillClerk(node, client, self._recorder, self._records, streams)
-        self._drill_metrics = DrillMetrics(daemon.registry)
-        self.drills = DrillBoard(time.monotonic, self._drill_news)
-        self._drill_service: DrillService | None = None
-        self._server: DrillServer | None = None
-        self._reviews = reviews_by(client, settings.drill.audience, node)
+        self.drilling = Drilling(daemon, node, client, self._recorder, helpers.load, guard, streams)
         self.effects = Effects(
             Parts(
                 rdt=self._rdt,
                 evictor=self._evictor,
                 reclaimer=self._reclaimer,
                 ballast=helpers.ballast,
-                drills=self.drills,
+                drills=self.drilling.board,
                 load=helpers.load,
                 cookies=self._cookies,
                 tids=self._tids,
                 collectors=self.collectors,
-                outside=self._clerk.outside,
-                lifted=lambda: guard.fired if guard is not None else 0,
+                outside=self.drilling.clerk.outside,
+                lifted=self.drilling.lifted,
             )
         )
 
@@ -173,26 +153,11 @@ class AgentParts:
             self._reclaimer.start()
         if self._rdt is not None:
             self._rdt.start()
-        if self._daemon.settings.drill.listen:
-            self._serve_drills()
-
-    def _serve_drills(self) -> None:
-        self._clerk.start()
-        self._drill_service = service = DrillService(
-            self._node,
-            self.drills,
-            lambda: self._daemon.settings,
-            self._standing,
-            lambda: self._clerk.records(self.drills.current()),
-            self._reviews,
-        )
-        self._server = DrillServer(self._daemon.settings.drill, service)
-        self._server.start()
+        self.drilling.start()
 
     def stop(self, *, restore: bool) -> None:
         """End them within their deadlines; with `restore` groups of resctrl are removed."""
-        if self._server is not None:
-            self._server.stop()
+        self.drilling.refuse()
         self._evictor.stop()
         if self._gpu_notes is not None and not self._gpu_notes.stop(_STOP_SECONDS):
             _LOG.warning("a write of the GPU annotation does not return; it is left behind")
@@ -205,8 +170,7 @@ class AgentParts:
             self._take_cookies()
         self._cookies.close()
         self._helpers.close()
-        if not self._clerk.stop(_STOP_SECONDS):
-            _LOG.warning("the record of the last drill could not be written in time")
+        self.drilling.stop()
         self._recorder.stop(_STOP_SECONDS)
 
     def _tids(self, groups: Sequence[PodGroup]) -> list[int]:
@@ -257,30 +221,5 @@ class AgentParts:
         lost = {"audit_lost": self.audit_lost}
         resctrl = self._rdt.counters if self._rdt is not None else {}
         gpus = self._gpu_notes.counters if self._gpu_notes is not None else {}
-        service = self._drill_service
-        drills = {"drills_refused": service.refused if service is not None else 0, **self.drills.counters}
-        own = {**self._log.counters, **drills, **self.collectors.counters(), **self._cookies.counters}
+        own = {**self._log.counters, **self.drilling.counters(), **self.collectors.counters(), **self._cookies.counters}
         return {**own, **resctrl, **gpus, **lost}
-
-    def look(self, turn: Turn) -> None:
-        """What the last turn saw, for those who want to drill."""
-        self._turn = turn
-
-    def _standing(self, kind: Kind) -> Standing:
-        """How the node stands for a drill; asks the API where that matters."""
-        turn, load, guard = self._turn, self._helpers.load, self._guard
-        why_no_load = "drill.load is off on this node" if load is None else load.why_not()
-        return Standing(
-            snapshot=turn.snapshot if turn is not None else None,
-            plan=turn.plan if turn is not None else Plan(),
-            held=turn.held if turn is not None else "",
-            watchdog=guard.why_not() if guard is not None else "it was not started",
-            load=why_no_load if kind is Kind.LOAD else "",
-            reports=bool(self._daemon.settings.predictor),
-            outside=self._clerk.look() if kind in KEEPS_SAMPLES else None,
-        )
-
-    def _drill_news(self, before: Drill | None, after: Drill) -> None:
-        """A drill began, went on or ended."""
-        self._drill_metrics.news(before, after)
-        self._clerk.news(before, after)
