@@ -132,7 +132,7 @@ def _rung(name: str, turn: Turn, settings: AgentSettings) -> RungLine:
     own = getattr(settings, name)
     return RungLine(
         name=name,
-        reason=status.reason or reason,
+        reason=reason,
         level=status.level,
         top=status.top,
         for_seconds=None if status.since is None else max(0.0, turn.snapshot.at - status.since),

@@ -30,7 +30,7 @@ LOG_BYTES: Final = 1 << 20
 LOG_LINES: Final = 5_000
 
 _DAEMONS: Final = ("api", "runner", "predictor", "scheduler", "agent")
-_ROUTES: Final = ("/readyz", "/livez", "/metrics", "/status", "/debug/scheduling", "/settings")
+_ROUTES: Final = ("/readyz", "/livez", "/metrics", "/status", "/debug/scheduling", "/debug/ladder", "/debug/evictions")
 _LABEL: Final = "app.kubernetes.io/name=slacktide"
 _PAGE: Final = 500
 

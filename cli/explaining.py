@@ -46,7 +46,7 @@ _GOING: Final = ("SlacktideEvict", "SlacktideKill", "SlacktideFrozen", "Slacktid
 class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of `explain node`. What could not be had is None, and `silent` says why.
 
-    `sums` explains the forecast; where there is none, `reason` says so.
+    `sums` explains the forecast; where there is none, `reason` says why.
     """
 
     node: str
@@ -72,11 +72,27 @@ def node_answer(asked: Components, found: Standing, now: float) -> NodeAnswer:
     published, ladder = published_of(asked, found.node), ladder_of(asked, found.node)
     return NodeAnswer(
         node=found.node,
-        reason=found.reason,
+        reason=f"nothing is sold here: {found.reason}",
         sums=sums,
         published=published.value,
         ladder=ladder.value,
         silent=[one.problem for one in (published, ladder) if one.problem],
+    )
+
+
+def answer_without_api(asked: Components, error: ClusterError) -> NodeAnswer:
+    """What this machine's daemons say of its node while the API server does not answer."""
+    ladder = ladder_of(asked, "")
+    # Only the agent can say now what this node is called.
+    published = None if ladder.value is None else published_of(asked, ladder.value.node)
+    problems = [one.problem for one in (published, ladder) if one is not None and one.problem]
+    return NodeAnswer(
+        node="this machine" if ladder.value is None else ladder.value.node,
+        reason="its sum is on the node object, which cannot be read now",
+        sums=None,
+        published=None if published is None else published.value,
+        ladder=ladder.value,
+        silent=[f"the API server does not answer: {said(error)}", *problems],
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def show_node(out: Output, said: NodeAnswer, now: float, most: int) -> None:
     """The sum, its last changes, and the ladder, with `most` changes of each; `now` is seconds since the epoch."""
     if said.sums is None:
-        out.text(f"{said.node}: nothing is sold here: {said.reason}")
+        out.text(f"{said.node}: {said.reason}")
     else:
         _sum(out, said.sums)
     if said.published is not None:

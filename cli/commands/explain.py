@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from cli.app import App, cluster_options, common_options, examples
+
+if TYPE_CHECKING:
+    from cli.explaining import NodeAnswer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -44,31 +47,46 @@ def command() -> None:
 @_system_option
 @cluster_options
 @click.pass_obj
-def node(app: App, name: str | None, changes: int, system: str) -> None:
+def node(app: App, name: str | None, changes: int, system: str) -> int:
     """Explain what may be sold on NODE, and what its agent does there.
 
     Every term of the number, what made it, and what holds it back; its last changes and what moved them; where the
     ladder stands and why, at which figures each rung is entered and opens, and what it did last. Without NODE: the
     only node there is.
     """
-    from cli.explaining import node_answer
     from cli.explainshown import show_node
-    from cli.forecasts import missing_node, standing
-    from slacktide.cluster import NODES, PODS
 
-    with contextlib.closing(app.client()) as client:
-        nodes = {item.metadata.name: item for item in client.list(NODES).items}
-        if name is None and len(nodes) == 1:
-            name = next(iter(nodes))
-        if name is None or name not in nodes:
-            raise missing_node(name or "", list(nodes))
-        pods = list(client.list(PODS, field_selector=f"spec.nodeName={name}").items)
-        now = app.wall()
-        said = node_answer(app.components(app, client, system), standing(nodes[name], pods, now), now)
+    said, code = _node(app, name, system)
     if app.out.json:
         app.out.document(said.document())
     else:
-        show_node(app.out, said, now, changes)
+        show_node(app.out, said, app.wall(), changes)
+    return code
+
+
+def _node(app: App, name: str | None, system: str) -> tuple[NodeAnswer, int]:
+    """The answer and the exit code. On this machine daemons can be asked also while its API server is away."""
+    from cli.exits import NOT_RUNNING, OK
+    from cli.explaining import answer_without_api, node_answer
+    from cli.forecasts import missing_node, standing
+    from slacktide.cluster import NODES, PODS
+    from slacktide.cluster.errors import Unreachable
+
+    with contextlib.closing(app.client()) as client:
+        asked = app.components(app, client, system)
+        try:
+            nodes = {item.metadata.name: item for item in client.list(NODES).items}
+            if name is None and len(nodes) == 1:
+                name = next(iter(nodes))
+            if name is None or name not in nodes:
+                raise missing_node(name or "", list(nodes))
+            pods = list(client.list(PODS, field_selector=f"spec.nodeName={name}").items)
+        except Unreachable as error:
+            if app.in_cluster:
+                raise
+            return answer_without_api(asked, error), NOT_RUNNING
+        now = app.wall()
+        return node_answer(asked, standing(nodes[name], pods, now), now), OK
 
 
 @command.command(

@@ -206,6 +206,22 @@ def test_a_node_without_a_forecast_still_has_a_ladder(command, heard, out, err, 
     assert "contention" in out.text
 
 
+def test_without_the_api_the_daemons_of_this_machine_still_tell(command, app, twin, heard, out, err):
+    twin.go_away()
+    assert command("explain", "node") == 3
+    said = lines(out)
+    assert said[0] == "n1: its sum is on the node object, which cannot be read now"
+    assert "12s contention 0 -> 9 of 10 LS waits for CPU" in said
+    assert any("cpu: peak 8.00 -> 9.00" in line for line in said)
+    assert "the API server does not answer: connection refused" in err.text
+    heard.answers.clear()
+    assert command("explain", "node") == 3
+    assert "this machine: its sum is on the node object" in out.text
+    app.reach = lambda _: twin
+    assert command("explain", "node", "--context", "c") == 3
+    assert err.text.endswith("slacktide: connection refused\n")
+
+
 def test_in_a_cluster_the_namespace_of_slacktide_can_be_said(command, app, twin, heard, out, err):
     asked = []
     app.reach = lambda _: twin

@@ -107,10 +107,16 @@ def test_an_evicted_pod_is_explained_when_it_is_gone_and_when_the_agent_is_away(
     assert (node["source"], again) == ("the agent", found)
 
 
-def test_a_node_without_a_predictor_still_has_its_sum_and_its_ladder(up):
+def test_a_node_without_a_predictor_or_without_the_api_still_tells_the_rest(up):
     wait_until(up.forecast, up)
     with up.without("predictor"):
         said = up.json("explain", "node")
         assert said["published"] is None
         assert said["ladder"]["rungs"]
         assert "the predictor does not answer on " in said["silent"][0]
+    with up.without("api"):
+        done = up.run("explain", "node")
+        assert done.returncode == 3
+        assert done.stdout.startswith("whole: its sum is on the node object, which cannot be read now")
+        assert "ladder of whole (the agent, " in done.stdout
+        assert "the API server does not answer" in done.stderr
