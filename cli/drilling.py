@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -160,9 +161,12 @@ class Drills:
         began = round(time.time() * 1000) + (skew or 0)
         report = drillreport.begun(plan.order, started.drill_id, caller(), began, skew)
         self._say(f"drill {report.id} has begun; Ctrl-C ends it")
-        self._keep(report)
+        # Beside it: an API server that is slow must not keep the drill from being watched.
+        keeping = threading.Thread(target=self._keep, args=(report,), name="drill-record", daemon=True)
+        keeping.start()
         course = Follower(connection, report.id, self._wish.patience_seconds, hooks).run()
         report = _final(report, course)
+        keeping.join()
         self._keep(report)
         return report
 

@@ -1,8 +1,11 @@
-"""`slacktide drill` in a cluster with one real node: chart, rights, certificates, tokens and agent are the real ones."""
+"""`slacktide drill` in a cluster with one real node: chart, rights, certificates, tokens and agent are real."""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
+import secrets
 import signal
 import subprocess
 import sys
@@ -128,31 +131,36 @@ def records(local):
     return {one["id"]: msgspec.convert(one, Report) for one in listed}
 
 
+def status(local):
+    """What the agent says of its last turn."""
+    selector = "app.kubernetes.io/component=agent"
+    (pod,) = local.client.list(PODS, NAMESPACE, label_selector=selector).items
+    with contextlib.closing(http.client.HTTPConnection(pod.status.pod_ip, 9464, timeout=10)) as connection:
+        connection.request("GET", "/status")
+        return json.loads(connection.getresponse().read())
+
+
 @pytest.fixture
 def batch(local):
-    """A best-effort pod that uses CPU, on the node."""
-    client = local.client
+    """A best-effort pod that uses CPU, on the node; the agent knows it."""
+    client, name = local.client, f"batch-{secrets.token_hex(3)}"
     container = {"name": "main", "image": "none", "command": ["sh", "-c", "while :; do :; done"]}
     body = {
-        "metadata": {"name": "batch", "labels": {names.TIER_LABEL: "BE", "app": "batch"}},
+        "metadata": {"name": name, "labels": {names.TIER_LABEL: "BE", "app": "batch"}},
         "spec": {"nodeName": NODE, "terminationGracePeriodSeconds": 1, "containers": [container]},
     }
     client.create(PODS, body, "default")
-    wait_for(lambda: client.get(PODS, "batch", "default").status.phase == "Running", local.words)
 
-    def planned():
-        # The agent has seen the pod and what it uses once it names it; a dry run of the plan begins no drill.
-        done = drill(local, "run", "--node", NODE, "--yes", "--victims-max", "1", "--duration", "500ms", "--dry-run")
-        return "default/batch" in done.stderr
+    def known():
+        mine = [one for one in status(local)["pods"] if one["name"] == name]
+        return mine and mine[0]["usage"]["cpu_millis"]
 
-    wait_for(planned, local.words)
-    yield "default/batch"
-    for remove in (lambda: client.delete(PODS, "batch", "default"), lambda: client.delete(PDBS, "kept", "default")):
-        try:
+    wait_for(known, local.words, 120)
+    yield name
+    for remove in (lambda: client.delete(PODS, name, "default"), lambda: client.delete(PDBS, "kept", "default")):
+        with contextlib.suppress(NotFound):
             remove()
-        except NotFound:
-            continue
-    wait_for(lambda: not client.list(PODS, "default").items, "end of the pod")
+    wait_for(lambda: not client.list(PODS, "default").items, local.words, 120)
 
 
 def test_the_only_node_for_batch_work_is_drilled_on_request_alone(local):
@@ -169,21 +177,21 @@ def test_a_drill_that_evicts_within_budgets(local, batch, tmp_path):
     kept = {"minAvailable": 1, "selector": {"matchLabels": {"app": "batch"}}}
     client.create(PDBS, {"metadata": {"name": "kept"}, "spec": kept}, "default")
     wait_for(lambda: client.get(PDBS, "kept", "default").status.observed_generation, "budget in force")
-    words = ("--victims-max", "1", "--duration", "30s", "--reason", "game day")
+    words = ("--victims-max", "1", "--duration", "20s", "--reason", "game day")
     done = run(local, *words)
     assert done.returncode == 3, done.stderr
-    assert f"budget default/kept lets 0 of its pods go now, 1 would: {batch}" in done.stdout
-    assert client.get(PODS, "batch", "default").metadata.deletion_timestamp is None
+    assert f"budget default/kept lets 0 of its pods go now, 1 would: default/{batch}" in done.stdout
+    assert client.get(PODS, batch, "default").metadata.deletion_timestamp is None
 
     client.delete(PDBS, "kept", "default")
     target = tmp_path / "report.md"
     done = run(local, *words, "--report", str(target))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{batch} evicted" in done.stdout
+    assert f"default/{batch} evicted" in done.stdout
     wait_for(lambda: not client.list(PODS, "default").items, "end of the victim")
     newest = next(iter(records(local).values()))
     assert newest.passed
-    assert [one.name for one in newest.victims if one.evicted] == ["batch"]
+    assert [one.name for one in newest.victims if one.evicted] == [batch]
     assert newest.id in target.read_text()
     assert 0 <= newest.detected_millis <= newest.throttled_millis <= newest.evicted_millis < newest.recovered_millis
     steps = [one.step for one in newest.timeline]
@@ -215,10 +223,9 @@ def test_a_caller_that_is_asked_to_end_has_the_node_restored(local, batch):
 
 def test_a_caller_that_is_killed_is_noticed_and_its_place_taken_over(local):
     with Running(local, "--duration", "300s") as caller:
-        caller.says("has begun")
+        (mine,) = wait_for(lambda: [one for one in records(local).values() if not one.ended], "record of the drill")
         caller.process.kill()
         caller.process.wait()
-        (mine,) = (one for one in records(local).values() if not one.ended)
         # What its caller never said is asked of the node.
         wait_for(lambda: "nobody watched" in drill(local, "show", mine.id).stdout, "end by the dead-man timer")
     done = run(local, "--duration", "500ms")
