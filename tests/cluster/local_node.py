@@ -14,13 +14,15 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +39,7 @@ from standalone.runner.limits import container_limits, pod_limits
 from standalone.runner.machine import read_machine
 from standalone.sweep import sweep
 from tests.cluster.fake_kubelet import running_status, stamp
-from tests.cluster.harness import ControlPlane
+from tests.cluster.harness import ControlPlane, StartFailed
 
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TICK_SECONDS: Final = 0.2
@@ -47,6 +49,8 @@ _PROBE_SECONDS: Final = 1.0
 _BACKOFF_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
 _POD_ROOT: Final = Path(__file__).with_name("pod_root.py")
 _SERVICES: Final = "/api/v1/services"
+_NETWORKS: Final = (64, 250)
+_CLAIM_PORT: Final = 9464
 
 
 @dataclass(slots=True)
@@ -93,7 +97,8 @@ class LocalNode:
         self.cgroup_root = f"slacktide-local-{secrets.token_hex(4)}"
         self._groups = Groups(discover(), self.cgroup_root)
         self._pods: dict[str, _LocalPod] = {}
-        self._addresses = iter(range(1, 1 << 16))
+        self._network: socket.socket | None = None
+        self._addresses: Iterator[str] = iter(())
         self._hosts = directory / "hosts"
         self._informer = Informer(client, PODS, field_selector=f"spec.nodeName={name}", name="local-node")
         self._stopping = threading.Event()
@@ -101,6 +106,7 @@ class LocalNode:
 
     def __enter__(self) -> LocalNode:
         machine = read_machine(discover())
+        self._network, self._addresses = _claim_network()
         self._groups.prepare(shares_of(machine.cpu_millis))
         self._hosts.write_text("127.0.0.1 localhost\n")
         amounts = {"cpu": f"{machine.cpu_millis}m", "memory": str(machine.memory_bytes), "pods": "110"}
@@ -129,6 +135,8 @@ class LocalNode:
                 if one.process is not None:
                     one.process.wait()
         sweep(discover(), self.cgroup_root, kill=True)
+        assert self._network is not None
+        self._network.close()
 
     def log(self, namespace: str, name: str) -> str:
         """What the containers of a pod wrote so far."""
@@ -173,12 +181,11 @@ class LocalNode:
 
     def _admit(self, view: Pod) -> _LocalPod:
         body = self._client.get_dict(PODS, view.metadata.name, view.metadata.namespace)
-        number = next(self._addresses)
+        address = next(self._addresses)
         directory = self._directory / "pods" / view.metadata.uid
         directory.mkdir(parents=True)
         specs = body["spec"]["containers"]
         runs = all("command" in one for one in specs)
-        address = f"127.77.{number >> 8}.{number & 255}"
         return _LocalPod(body, view, address, directory, [_Container(one) for one in specs] if runs else [])
 
     def _refresh(self, pod: _LocalPod) -> None:
@@ -403,6 +410,19 @@ class LocalNode:
             with open(self._hosts, "r+", encoding="utf-8") as file:
                 file.write(text)
                 file.truncate()
+
+
+def _claim_network() -> tuple[socket.socket, Iterator[str]]:
+    """Addresses 127.N.x.y that no other node of this machine gives to its pods; N is ours while the socket is open."""
+    for network in random.sample(range(_NETWORKS[0], _NETWORKS[1]), _NETWORKS[1] - _NETWORKS[0]):
+        claim = socket.socket()
+        try:
+            claim.bind((f"127.{network}.255.254", _CLAIM_PORT))
+        except OSError:
+            claim.close()
+            continue
+        return claim, (f"127.{network}.{number >> 8}.{number & 255}" for number in range(1, (1 << 16) - 256))
+    raise StartFailed("all networks of loopback are taken by nodes like this one")
 
 
 def _end(pod: _LocalPod, number: signal.Signals) -> None:
