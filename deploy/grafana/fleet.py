@@ -50,8 +50,9 @@ BOARD: Final = Board(
                 Question(
                     "What share of the CPU that LS leaves idle does BE use?",
                     SHARE,
-                    (Query(f'sum({_TIER_CPU}{{tier="BE"}}) / {_IDLE}', "used by BE"),),
+                    (Query(f'clamp_max(sum({_TIER_CPU}{{tier="BE"}}) / clamp_min({_IDLE}, 1), 1)', "used by BE"),),
                     "little-is-sold",
+                    "Where LS leaves nothing idle, all of that nothing is used.",
                 ),
                 Question(
                     "How many core hours did BE get in this time?",
