@@ -12,6 +12,8 @@ from cli.app import App, cluster_options, common_options, examples
 
 if TYPE_CHECKING:
     from cli.explaining import NodeAnswer
+    from slacktide.cluster import Client
+    from slacktide.objects import Node
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -68,25 +70,36 @@ def _node(app: App, name: str | None, system: str) -> tuple[NodeAnswer, int]:
     """The answer and the exit code. On this machine daemons can be asked also while its API server is away."""
     from cli.exits import NOT_RUNNING, OK
     from cli.explaining import answer_without_api, node_answer
-    from cli.forecasts import missing_node, standing
-    from slacktide.cluster import NODES, PODS
+    from cli.forecasts import standing
+    from slacktide.cluster import PODS
     from slacktide.cluster.errors import Unreachable
 
     with contextlib.closing(app.client()) as client:
         asked = app.components(app, client, system)
         try:
-            nodes = {item.metadata.name: item for item in client.list(NODES).items}
-            if name is None and len(nodes) == 1:
-                name = next(iter(nodes))
-            if name is None or name not in nodes:
-                raise missing_node(name or "", list(nodes))
-            pods = list(client.list(PODS, field_selector=f"spec.nodeName={name}").items)
+            found = _found(client, name)
+            pods = list(client.list(PODS, field_selector=f"spec.nodeName={found.metadata.name}").items)
         except Unreachable as error:
             if app.in_cluster:
                 raise
             return answer_without_api(asked, error), NOT_RUNNING
         now = app.wall()
-        return node_answer(asked, standing(nodes[name], pods, now), now), OK
+        return node_answer(asked, standing(found, pods, now), now), OK
+
+
+def _found(client: Client, name: str | None) -> Node:
+    """The node of that name, or the only one. Raises CommandError that says which there are."""
+    from cli.forecasts import missing_node
+    from slacktide.cluster import NODES
+    from slacktide.cluster.errors import NotFound
+
+    if name:
+        with contextlib.suppress(NotFound):
+            return client.get(NODES, name)
+    nodes = client.list(NODES).items
+    if name is None and len(nodes) == 1:
+        return nodes[0]
+    raise missing_node(name or "", [node.metadata.name for node in nodes])
 
 
 @command.command(

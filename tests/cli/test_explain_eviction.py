@@ -167,6 +167,7 @@ def test_a_right_that_is_missing_is_named(command, heard, twin, cluster, out, er
         raise Forbidden(403, "Forbidden", text)
 
     monkeypatch.setattr(twin, "list", refuse)
+    monkeypatch.setattr(twin, "get", refuse)
     assert command("explain", "eviction", "p", *cluster) == 0
     assert (
         "events cannot be read: jane may not list events in namespace default: a Role in namespace default" in err.text

@@ -48,6 +48,11 @@ class Twin:
 
     def get(self, kind, name, namespace=None):
         self._reachable()
+        if kind is NODES:
+            found = [node for node in self.nodes if node["metadata"]["name"] == name]
+            if not found:
+                raise NotFound(404, "NotFound", f"nodes {name!r} not found")
+            return msgspec.convert(found[0], Node)
         if (namespace, name) not in self.pods:
             raise NotFound(404, "NotFound", f"pods {name!r} not found")
         return self._view(self.pods[namespace, name])

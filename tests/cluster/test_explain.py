@@ -316,7 +316,7 @@ def test_each_right_that_a_person_lacks_is_named_with_its_rule(plane, slacktide,
     namespace = slacktide.namespace
     account = Account(client, namespace, tmp_path)
     person = kubeconfig(plane, account.token_file, tmp_path)
-    looks = (*permissions("list", "nodes", ""), *permissions("list", "pods", ""))
+    looks = (*permissions("get", "nodes", ""), *permissions("list", "pods", ""))
     try:
 
         def told(allowed, wanted):
@@ -326,7 +326,7 @@ def test_each_right_that_a_person_lacks_is_named_with_its_rule(plane, slacktide,
 
         told(
             (),
-            'may not list nodes: a ClusterRole needs the rule {apiGroups: [""], resources: ["nodes"], verbs: ["list"]}',
+            'may not get nodes: a ClusterRole needs the rule {apiGroups: [""], resources: ["nodes"], verbs: ["get"]}',
         )
         told(looks[:1], 'may not list pods: a ClusterRole needs the rule {apiGroups: [""], resources: ["pods"]')
         told(looks, f"may not get pods/proxy in namespace {namespace}: a Role in namespace {namespace} needs the rule")
