@@ -58,12 +58,12 @@ class Output:
             import msgspec
             import yaml
 
-            unicode = takes_unicode()
-            self.text(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=unicode).rstrip())
+            plain, unicode = mended(msgspec.to_builtins(value)), takes_unicode()
+            self.text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=unicode).rstrip())
             return
         import msgspec
 
-        self.text(_escaped(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+        self.text(_escaped(msgspec.json.format(_encoded(value), indent=2).decode()))
 
     def line(self, value: Any) -> None:
         """Print one object of a stream: a line of JSON, or a document of YAML."""
@@ -71,9 +71,7 @@ class Output:
             self.text("---")
             self.document(value)
             return
-        import msgspec
-
-        self.text(_escaped(msgspec.json.encode(value).decode()))
+        self.text(_escaped(_encoded(value).decode()))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a table without frame, as people know it from kubectl."""
@@ -148,6 +146,25 @@ def make_lenient() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def _encoded(value: Any) -> bytes:
+    """JSON of a document, also of one with words in it that the locale could not read."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(mended(msgspec.to_builtins(value)))
+
+
+def mended(value: Any) -> Any:
+    """Plain data whose texts can all be encoded: bytes that the locale could not read (PEP 383) are read as UTF-8."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {mended(name): mended(part) for name, part in value.items()}
+    return [mended(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _escaped(json: str) -> str:
