@@ -6,7 +6,6 @@ import contextlib
 import random
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -22,6 +21,7 @@ from cli.drillreport import Moment, Report
 from cli.drills import CALL_SECONDS
 from cli.drillsites import Site, caller, site_of
 from cli.exits import FAILED, OK, REFUSED, SIGNAL, USAGE, CommandError
+from cli.grid import plain
 from slacktide.v1 import drill_pb2_grpc
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run(app: App, wish: Wish, reach: Reach) -> int:
         drills = Drills(app, site, wish)
         reports = list(drills.reports())
     if app.out.json:
-        app.out.document({"drills": reports})
+        app.out.document(drillreport.Drills(drills=reports))
     else:
         for report in reports:
             show(app, report)
@@ -139,7 +139,7 @@ class Drills:
         plan = drillplan.judge(order, told, facts, last_node=self._wish.last_node, in_cluster=self._site.in_cluster)
         if not self._app.out.json:
             for line in drillplan.lines(plan):
-                click.echo(line, err=True)
+                click.echo(plain(line), err=True)
         if plan.refusals:
             return drillreport.refused(order, plan.refusals, told.skew_millis)
         if not (self._wish.yes or _agreed()):
@@ -158,7 +158,7 @@ class Drills:
         except grpc.RpcError as error:
             raise drillplan.NotHeard(f"{error.code().name.lower()}: {error.details()}") from None
         skew = plan.told.skew_millis
-        began = round(time.time() * 1000) + (skew or 0)
+        began = round(self._app.wall() * 1000) + (skew or 0)
         report = drillreport.begun(plan.order, started.drill_id, caller(), began, skew)
         self._say(f"drill {report.id} has begun; Ctrl-C ends it")
         # Beside it: an API server that is slow must not keep the drill from being watched.
@@ -185,7 +185,7 @@ class Drills:
     def _tell(self, moment: Moment, pressure: float | None) -> None:
         if not self._app.out.json:
             beside = "" if pressure is None else f"  (LS pressure {pressure:.3g})"
-            click.echo(f"  {drillreport.moment_line(moment)}{beside}", err=True)
+            click.echo(plain(f"  {drillreport.moment_line(moment)}{beside}"), err=True)
 
 
 def _final(report: Report, course: Course) -> Report:
@@ -227,8 +227,8 @@ def show(app: App, report: Report) -> None:
     if report.id:
         app.out.table(drillreport.TIME_COLUMNS, drillreport.target_rows(report))
         for line in drillreport.pod_lines(report):
-            app.out.text(line)
-    app.out.text(drillreport.sentence(report))
+            app.out.text(plain(line))
+    app.out.text(plain(drillreport.sentence(report)))
 
 
 def _writable(path: str) -> None:
@@ -242,7 +242,7 @@ def _writable(path: str) -> None:
 def _write(path: str, reports: list[Report]) -> None:
     """Markdown, or JSON where the name ends so. Raises CommandError."""
     if path.endswith(".json"):
-        text = msgspec.json.format(msgspec.json.encode({"drills": reports}), indent=2).decode() + "\n"
+        text = msgspec.json.format(msgspec.json.encode(drillreport.Drills(drills=reports)), indent=2).decode() + "\n"
     else:
         text = "\n".join(drillreport.markdown(report) for report in reports)
     try:

@@ -100,8 +100,8 @@ def judge(order: Order, told: Told, facts: Facts, *, last_node: bool, in_cluster
     if told.skew_millis is not None and abs(told.skew_millis) > SKEW_SAID_MILLIS:
         way = "ahead of" if told.skew_millis > 0 else "behind"
         remarks.append(
-            f"the clock of {order.node or HERE} is {abs(told.skew_millis) / 1000:.1f} s {way} this machine's: times in the "
-            "report count from the raise by the node's monotonic clock, dates are the node's"
+            f"the clock of {order.node or HERE} is {abs(told.skew_millis) / 1000:.1f} s {way} this machine's: times in "
+            "the report count from the raise by the node's monotonic clock, dates are the node's"
         )
     if not told.knows:
         remarks.append("the agent is too old to tell a plan: neither victims nor targets are known")
@@ -161,5 +161,5 @@ def _victim(victim: Victim, facts: Facts) -> str:
 
 
 def _target(target: Target) -> str:
-    origin = " after the pressure is off" if target.after_lowered else ""
+    origin = " after the trouble" if target.after_lowered else ""
     return f"{target.step} within {target.within_millis / 1000:g} s{origin}"

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from cli.drillorder import Order, kind_name, phase_name
+from cli.grid import plain
 from cli.output import MISSING
 from slacktide.v1 import drill_pb2 as pb
 
@@ -109,6 +110,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         if self.passed is None:
             return self.phase if self.ended else RUNNING
         return "passed" if self.passed else ("aborted" if self.phase == "aborted" else "failed")
+
+
+class Drills(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `drill run` and `drill list`."""
+
+    drills: list[Report]
 
 
 def begun(order: Order, drill_id: str, caller: str, started_unix_millis: int, skew_millis: int | None) -> Report:
@@ -243,7 +250,8 @@ def moment_line(one: Moment) -> str:
 def what(report: Report) -> str:
     """Kind and size of a drill in a few words."""
     load = f" with load of {report.load_percent} % of idle CPU" if report.load_percent else ""
-    limit = "a dry run" if report.dry_run else f"at most {report.victims_max} pods evicted"
+    limit = f"at most {report.victims_max} evicted" if report.victims_max else "nobody evicted"
+    limit = "a dry run" if report.dry_run else limit
     return f"{report.kind}{load} for {report.duration_millis / 1000:g} s, {limit}"
 
 
@@ -265,7 +273,7 @@ def target_rows(report: Report) -> list[tuple[str, str, str, str]]:
     """STEP, AFTER, TARGET, VERDICT: each target, and the steps that came without one."""
     rows = []
     for one in report.targets:
-        step = f"{one.step} (after the pressure)" if one.after_lowered else one.step
+        step = f"{one.step} (after the trouble)" if one.after_lowered else one.step
         words = {True: "met", False: "missed", None: "missed" if _missed(report, one) else "not needed"}[one.met]
         rows.append((step, seconds(one.took_millis), seconds(one.within_millis), words))
     aimed = {one.step for one in report.targets}
@@ -303,18 +311,19 @@ def markdown(report: Report) -> str:
         ("end", f"{report.phase}: {report.message}" if report.message else report.phase),
         ("LS pressure, highest", MISSING if report.ls_pressure_max is None else f"{report.ls_pressure_max:.3g}"),
     ]
-    parts = [title, _table(("of it", "is"), facts)]
+    parts = [title, _table(("drill", report.id or MISSING), facts)]
     if report.refusals:
         parts += ["## Refused", _bullets(report.refusals)]
         return "\n\n".join(parts) + "\n"
     if report.misses:
         parts += ["## Missed", _bullets(report.misses)]
-    parts += ["## Times", _table(("step", "after", "target", "verdict"), target_rows(report))]
+    rows = target_rows(report)
+    parts += ["## Times", _table(("step", "after", "target", "verdict"), rows) if rows else "No step came."]
     parts += ["## Pods", _victims(report)]
     parts += ["## Restored", _restored(report)]
     if report.timeline:
-        rows = [(f"+{one.elapsed_millis / 1000:.2f} s", one.step, one.detail) for one in report.timeline]
-        parts += ["## Timeline", _table(("time", "step", "what"), rows)]
+        lines = [(f"+{one.elapsed_millis / 1000:.2f} s", one.step, one.detail) for one in report.timeline]
+        parts += ["## Timeline", _table(("time", "step", "what"), lines)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -355,4 +364,4 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(plain(text).split()).replace("|", "\\|")

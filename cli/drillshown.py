@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -15,6 +14,7 @@ from cli.drillreport import Report
 from cli.drills import CALL_SECONDS
 from cli.drillsites import Site, site_of
 from cli.exits import FAILED, OK, CommandError
+from cli.grid import plain
 from cli.output import MISSING
 from cli.podview import show_age
 from slacktide.settings.values import nearest
@@ -38,12 +38,12 @@ def print_list(app: App, reach: Reach, node: str | None) -> None:
     with site_of(app, reach) as site:
         found = _all(app, site, node)
     if app.out.json:
-        app.out.document({"drills": found})
+        app.out.document(drillreport.Drills(drills=found))
         return
     if not found and app.out.format != "name":
         app.out.say("no drill is remembered; begin one with `slacktide drill run`")
         return
-    now = time.time() * 1000
+    now = app.wall() * 1000
     columns = WIDE_COLUMNS if app.out.wide else COLUMNS
     rows = [_cells(one, now, wide=app.out.wide) for one in found]
     app.out.listing("drill", [one.id for one in found], columns, rows)
@@ -70,7 +70,7 @@ def abort(app: App, reach: Reach, drill_id: str, node: str | None) -> int:
     if app.out.json:
         app.out.document(report)
     else:
-        app.out.text(drillreport.sentence(report))
+        app.out.text(plain(drillreport.sentence(report)))
     return OK if report.ended else FAILED
 
 
@@ -95,14 +95,14 @@ def _aborted(app: App, site: Site, report: Report) -> Report:
 
 
 def _show(app: App, report: Report) -> None:
-    app.out.text(drillreport.sentence(report))
-    app.out.text(f"{drillreport.what(report)}, begun {drillreport.when(report.started_unix_millis)}")
-    app.out.text(f"by {report.caller or MISSING}: {report.reason or MISSING}")
+    app.out.text(plain(drillreport.sentence(report)))
+    app.out.text(plain(f"{drillreport.what(report)}, begun {drillreport.when(report.started_unix_millis)}"))
+    app.out.text(plain(f"by {report.caller or MISSING}: {report.reason or MISSING}"))
     app.out.table(drillreport.TIME_COLUMNS, drillreport.target_rows(report))
     for line in drillreport.pod_lines(report):
-        app.out.text(line)
+        app.out.text(plain(line))
     for moment in report.timeline:
-        app.out.text(drillreport.moment_line(moment))
+        app.out.text(plain(drillreport.moment_line(moment)))
 
 
 def _all(app: App, site: Site, node: str | None) -> list[Report]:

@@ -10,7 +10,6 @@ import getpass
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -68,7 +67,7 @@ def site_of(app: App, reach: Reach) -> contextlib.AbstractContextManager[Site]:
 @contextlib.contextmanager
 def _cluster(app: App, reach: Reach) -> Iterator[Site]:
     with contextlib.closing(app.client()) as client:
-        yield InCluster(client, reach)
+        yield InCluster(client, reach, app.wall)
 
 
 @contextlib.contextmanager
@@ -76,7 +75,7 @@ def _machine(app: App) -> Iterator[Site]:
     state = app.state()
     with contextlib.closing(app.local_client()) as client:
         status = app.agent_status(state)
-        yield OnThisMachine(state, client, status.node if status is not None else "")
+        yield OnThisMachine(state, client, status.node if status is not None else "", app.wall)
 
 
 class InCluster:
@@ -84,8 +83,9 @@ class InCluster:
 
     in_cluster = True
 
-    def __init__(self, client: Client, reach: Reach) -> None:
+    def __init__(self, client: Client, reach: Reach, wall: Callable[[], float]) -> None:
         self._client = client
+        self._wall = wall
         self._reach = reach
         self._known: Sequence[Node] | None = None
 
@@ -113,7 +113,7 @@ class InCluster:
         """See `Site`."""
         # Asked anew for each plan: a drill before this one may have closed a node.
         self._known = None
-        now = time.time()
+        now = self._wall()
         nodes = [node_facts(node, now) for node in self._all()]
         (mine,) = (node for node in nodes if node.name == order.node)
         others = sum(node.open_for_be for node in nodes if node is not mine)
@@ -139,8 +139,9 @@ class OnThisMachine:
 
     in_cluster = False
 
-    def __init__(self, state: StateDir, client: Client, name: str) -> None:
+    def __init__(self, state: StateDir, client: Client, name: str, wall: Callable[[], float]) -> None:
         self._state = state
+        self._wall = wall
         self._client = client
         self._name = name
 
@@ -165,7 +166,7 @@ class OnThisMachine:
         """See `Site`. What the API server of this machine does not tell keeps nobody from a drill."""
         try:
             nodes = [one for one in nodes_of(self._client) if one.metadata.name == order.node]
-            mine = node_facts(nodes[0], time.time()) if nodes else NodeFacts(name=order.node)
+            mine = node_facts(nodes[0], self._wall()) if nodes else NodeFacts(name=order.node)
             return Facts(node=mine, budgets=budgets_of(self._client, told.victims))
         except CommandError as error:
             return Facts(node=NodeFacts(name=order.node), unknown=(str(error),))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cli.app import App, cluster_options, examples
+from cli.completing import node_names
 from cli.drillkinds import DEFAULT_SECONDS, Duration, Kind
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def _reaching(command: _F) -> _F:
         "kubectl slacktide drill report 3f9c2a7b1d04 > report.md",
     ),
 )
+@cluster_options
 def command() -> None:
     """Rehearse a flood on one node: raise LS pressure there, and see how fast BE gives way and gets its room back.
 
@@ -98,7 +100,7 @@ def command() -> None:
         "kubectl slacktide drill run --node worker-7 --agent 127.0.0.1:7444 --token-file token",
     ),
 )
-@click.option("--node", help="The node. On this machine it may be left out.")
+@click.option("--node", shell_complete=node_names, help="The node. On this machine it may be left out.")
 @click.option("--selector", "-l", default="", metavar="LABELS", help="Instead: a random node with these labels.")
 @click.option("--pick", type=click.IntRange(1, 1000), default=1, show_default=True, help="So many, one after another.")
 @click.option(
@@ -195,7 +197,9 @@ def _check(app: App, node: str | None, selector: str, pick: int, kind: str, perc
         raise click.UsageError("--intensity is the load of --kind pressure; the other kinds have none")
 
 
-_NODE = click.option("--node", help="Ask this node too, which remembers its own last drills.")
+_NODE = click.option(
+    "--node", shell_complete=node_names, help="Ask this node too, which remembers its own last drills."
+)
 
 
 @command.command(

@@ -52,14 +52,14 @@ def test_a_drill_of_this_machine(command, out, err, agent, stop):
     lines = [line.split() for line in out.text.splitlines()]
     assert lines[0] == ["STEP", "AFTER", "TARGET", "VERDICT"]
     assert ["detected", "0.25", "s", "2.00", "s", "met"] in lines
-    assert ["recovered", "(after", "the", "pressure)", "1.00", "s", "60.00", "s", "met"] in lines
+    assert ["recovered", "(after", "the", "trouble)", "1.00", "s", "60.00", "s", "met"] in lines
     assert ["throttled", "0.30", "s", "-", "-"] in lines
     assert out.text.splitlines()[-1] == f"drill {DRILL_ID} of this machine: passed"
     plan, _, live = err.text.partition("has begun")
     assert "team/batch-1: lowest priority, newest" in plan
     assert "contention: BE is halved each second" in plan
     assert "detected within 2 s" in plan
-    assert "recovered within 60 s after the pressure is off" in plan
+    assert "recovered within 60 s after the trouble" in plan
     steps = [line.split("s  ", 1)[1].split(":")[0] for line in live.splitlines() if line.startswith("  +")]
     assert steps[:3] == ["raised", "rung", "detected"]
     assert steps[-1] == "recovered"
