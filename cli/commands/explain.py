@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from cli.app import App, cluster_options, common_options, examples
+from cli.completing import node_names, pod_names
 
 if TYPE_CHECKING:
     from cli.explaining import NodeAnswer
@@ -42,7 +43,7 @@ def command() -> None:
 
 
 @command.command("node", epilog=examples("slacktide explain node", "slacktide explain node lab-1 --changes 30"))
-@click.argument("name", metavar="NODE", required=False)
+@click.argument("name", metavar="NODE", required=False, shell_complete=node_names)
 @click.option(
     "--changes", type=click.IntRange(0, 60), default=8, show_default=True, help="Last changes of each that are shown."
 )
@@ -105,7 +106,7 @@ def _found(client: Client, name: str | None) -> Node:
 @command.command(
     "pod", epilog=examples("slacktide explain pod nightly", "slacktide explain pod team/nightly --nodes 6")
 )
-@click.argument("name", metavar="POD")
+@click.argument("name", metavar="POD", shell_complete=pod_names)
 @click.option("--namespace", "-n", default="default", show_default=True, help="Where POD is, unless its name says so.")
 @click.option(
     "--nodes", type=click.IntRange(1, 20), default=4, show_default=True, help="Nodes in the score table, best first."
@@ -147,9 +148,9 @@ def pod(app: App, name: str, namespace: str, nodes: int, system: str) -> None:
     "eviction",
     epilog=examples("slacktide explain eviction nightly", "kubectl slacktide explain eviction --node worker-7"),
 )
-@click.argument("name", metavar="POD", required=False)
+@click.argument("name", metavar="POD", required=False, shell_complete=pod_names)
 @click.option("--namespace", "-n", default="default", show_default=True, help="Where POD was, unless its name says so.")
-@click.option("--node", metavar="NODE", help="Ask the agent of this node.")
+@click.option("--node", metavar="NODE", shell_complete=node_names, help="Ask the agent of this node.")
 @click.option("--most", type=click.IntRange(1, 200), default=20, show_default=True, help="Decisions that are shown.")
 @_system_option
 @cluster_options
