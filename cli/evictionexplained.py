@@ -109,7 +109,9 @@ def rows(found: Sequence[tuple[str, Decision]], now: float) -> list[list[str]]:
 
 
 def _outcome(one: Decision) -> str:
-    return f"{one.outcome}: {one.detail}" if one.detail else one.outcome
+    if not one.detail or one.detail.startswith(one.outcome):
+        return one.detail or one.outcome
+    return f"{one.outcome}: {one.detail}"
 
 
 def sentence(node: str, one: Decision, now: float) -> str:
@@ -128,6 +130,9 @@ def number_rows(one: Decision) -> list[list[str]]:
 
 
 def _shown(name: str, value: str) -> str:
+    cause, _, amount = value.partition(" ")
+    if name == "gap" and cause == "memory" and amount.isdigit():
+        return f"{cause} {show_bytes(int(amount))}"
     if not value.isdigit():
         return value
     if name == "created_at":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from cli.asking import Components, Told, answered, said
 from cli.cycles import Scheduling
 from cli.evictionexplained import EvictionsExplained, NodeEvictions
-from cli.explained import Explanation, explain
+from cli.explained import Explanation, Line, explain
 from cli.forecasts import Standing
 from cli.happenings import EventLine, line
 from cli.podexplained import PodExplanation, SchedulersRecord, explain_pod
@@ -26,6 +26,7 @@ from slacktide.explaining import (
     Ladder,
     Published,
 )
+from slacktide.forecast import Amount, Forecast
 from slacktide.objects import Pod, is_terminal, pod_key
 
 if TYPE_CHECKING:
@@ -43,6 +44,26 @@ _FILE_LINES: Final = 200
 _GOING: Final = ("SlacktideEvict", "SlacktideKill", "SlacktideFrozen", "SlacktideThawed")
 
 
+class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What programs get of `explain node`: as `Explanation`, and what agent and predictor have on record.
+
+    Where there is no forecast, or it cannot be read now, `reason` says why, and what would be of it is None or empty.
+    """
+
+    node: str
+    reason: str
+    freshness: str | None
+    age_seconds: float | None
+    closed: str
+    lines: list[Line]
+    left: Amount | None
+    remarks: list[str]
+    forecast: Forecast | None
+    published: Published | None
+    ladder: Ladder | None
+    silent: list[str]
+
+
 class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of `explain node`. What could not be had is None, and `silent` says why.
 
@@ -56,12 +77,23 @@ class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ladder: Ladder | None
     silent: list[str]
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> NodeDocument:
         """For programs: the sum at the top level, and the rest beside it."""
-        sums = {"node": self.node, "forecast": None, "reason": self.reason}
-        if self.sums is not None:
-            sums = msgspec.structs.asdict(self.sums)
-        return {**sums, "published": self.published, "ladder": self.ladder, "silent": self.silent}
+        sums = self.sums
+        return NodeDocument(
+            node=self.node,
+            reason=self.reason if sums is None else "",
+            freshness=sums.freshness if sums else None,
+            age_seconds=sums.age_seconds if sums else None,
+            closed=sums.closed if sums else "",
+            lines=sums.lines if sums else [],
+            left=sums.left if sums else None,
+            remarks=sums.remarks if sums else [],
+            forecast=sums.forecast if sums else None,
+            published=self.published,
+            ladder=self.ladder,
+            silent=self.silent,
+        )
 
 
 def node_answer(asked: Components, found: Standing, now: float) -> NodeAnswer:
