@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -54,8 +54,11 @@ def _days(words: str, text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def zone(name: str) -> ZoneInfo:
+def zone(name: str) -> tzinfo:
     """A time zone by its name. Raises ValueError for one that this machine does not know."""
+    if name == "UTC":
+        # Also where there is no database of time zones.
+        return UTC
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
