@@ -90,7 +90,7 @@ def test_what_pods_use_is_there(objects):
 
 
 def test_daemons_take_the_flags_and_settings_that_they_are_given(objects, tmp_path):
-    variables = {"POD_IP": "10.1.2.3", "NODE_NAME": "n1"}
+    variables = {"POD_IP": "10.1.2.3", "NODE_NAME": "n1", "POD_NAME": "p-0", "POD_UID": "u"}
     for component, spec in workloads(objects).items():
         if component not in SETTINGS:
             continue
@@ -415,8 +415,9 @@ def nested(path, value):
     return value
 
 
-# Certificates differ with each rendering; their days have a test of their own. Admission has its own tests, too.
-ALIVE = [path for path in leaves(VALUES) if path[0] != "admission" and path != ("tls", "validityDays")]
+# Certificates differ with each rendering; their days, the seccomp profile and admission have tests of their own.
+TESTED_ELSEWHERE = (("tls", "validityDays"), ("agent", "seccompProfile", "type"))
+ALIVE = [path for path in leaves(VALUES) if path[0] != "admission" and path not in TESTED_ELSEWHERE]
 
 
 @pytest.mark.parametrize("group", sorted({path[0] for path in ALIVE}))
