@@ -36,7 +36,7 @@ from scheduler_plugins.report import Reporter
 from scheduler_plugins.scheduler import KEPT_OUT_SECONDS, Outside, Scheduler
 from scheduler_plugins.settings import SchedulerSettings
 from scheduler_plugins.workers import Workers
-from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, EventRecorder, Informer, LeaderElector, Rights
+from slacktide.cluster import NODES, PODS, Client, ClusterMetrics, EventRecorder, Informer, Kind, LeaderElector, Rights
 from slacktide.observe import Health, get_logger
 
 _log = get_logger("scheduler.host")
@@ -87,16 +87,8 @@ class SchedulerHost:
         reader = PodReader(settings.resources)
         handlers = ClusterHandlers(self._cache, self._queue, reader, self._profiles, self._waiting)
         self._pods, self._nodes = self._informers(handlers)
-        kinds = [kind for framework in self._profiles.values() for kind in framework.kinds]
-        self._objects.use(kinds, {PODS: self._pods, NODES: self._nodes})
-        self.comparer = Comparer(
-            self._cache,
-            self._queue,
-            lambda: client.list(NODES).items,
-            lambda: client.list(PODS, field_selector=_LIVING).items,
-            self._profiles,
-            stop.wait,
-        )
+        self._objects.use(self._kinds(), {PODS: self._pods, NODES: self._nodes})
+        self.comparer = self._make_comparer()
         self._bindings = Workers(settings.bind_workers, "bind")
         self._metrics.watch(self._queue, self._cache, {"binding": self._bindings.under_way})
         self.records = Records(time.time)
@@ -104,18 +96,37 @@ class SchedulerHost:
         self._leads = threading.Event()
         self._all_listed = False
         self._elector = self._make_elector(config.election, settings.identity)
-        self._threads = [
-            threading.Thread(target=self._loop, name="scheduling", daemon=True),
-            threading.Thread(target=self._flush, name="queue-timers", daemon=True),
-            threading.Thread(target=self._expire, name="permit-timers", daemon=True),
-        ]
-        election = config.election
-        lease = of_lease(election.name, election.namespace) if election.enabled else ()
-        self._rights = Rights(client, (*SCHEDULER_PERMISSIONS, *lease, *of_kinds(kinds)))
+        self._threads = self._make_threads()
+        self._rights = self._make_rights(config.election)
+        self._answer_for(health)
+
+    def _answer_for(self, health: Health) -> None:
         health.add_ready("informers", self._not_synced)
         health.add_ready("permissions", self._rights.problem)
         health.add_live("scheduling loop", self._loop_ended)
         health.add_live("plugins", self._hung)
+
+    def _kinds(self) -> Sequence[Kind[Any]]:
+        return [kind for framework in self._profiles.values() for kind in framework.kinds]
+
+    def _make_comparer(self) -> Comparer:
+        return Comparer(
+            self._cache,
+            self._queue,
+            lambda: self._client.list(NODES).items,
+            lambda: self._client.list(PODS, field_selector=_LIVING).items,
+            self._profiles,
+            self._stop.wait,
+        )
+
+    def _make_threads(self) -> Sequence[threading.Thread]:
+        """The scheduling loop first."""
+        loops = {"scheduling": self._loop, "queue-timers": self._flush, "permit-timers": self._expire}
+        return [threading.Thread(target=loop, name=name, daemon=True) for name, loop in loops.items()]
+
+    def _make_rights(self, election: ElectionConfig) -> Rights:
+        lease = of_lease(election.name, election.namespace) if election.enabled else ()
+        return Rights(self._client, (*SCHEDULER_PERMISSIONS, *lease, *of_kinds(self._kinds())))
 
     def _handle(self, settings: SchedulerSettings, extenders: Sequence[HttpExtender]) -> Handle:
         return Handle(

@@ -205,9 +205,7 @@ class Simulation:
         self._next_unschedulable = _FLUSH_UNSCHEDULABLE_SECONDS
         self._lives = {pod.metadata.uid: _Life(pod, 0.0) for pod in start.waiting}
         self._check_names(arrivals)
-        for one in arrivals:
-            self._lives[one.pod.metadata.uid] = _Life(one.pod, one.at, one.lifetime_seconds)
-            self._process.timeline.at(one.at, functools.partial(self._process.api.put, one.pod))
+        self._expect(arrivals)
         self._most_attempts = max(plan.least_attempts, _ATTEMPTS_A_POD * len(self._lives))
         self._unbroken = 0
         self._progress = 0.0
@@ -232,6 +230,11 @@ class Simulation:
                 self._stopped = True
                 break
         return self._outcome()
+
+    def _expect(self, arrivals: Sequence[Arrival]) -> None:
+        for one in arrivals:
+            self._lives[one.pod.metadata.uid] = _Life(one.pod, one.at, one.lifetime_seconds)
+            self._process.timeline.at(one.at, functools.partial(self._process.api.put, one.pod))
 
     def _check_names(self, arrivals: Sequence[Arrival]) -> None:
         known = {pod_key(pod) for pod in (*self._start.placed, *self._start.waiting)}
