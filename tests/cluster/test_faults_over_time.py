@@ -57,8 +57,7 @@ def test_without_the_api_server_for_ten_minutes_less_and_less_is_sold_and_then_n
         assert trouble.numbers[seen:] == sorted(trouble.numbers[seen:], reverse=True), "no number rose"
         assert trouble.is_untouched(trouble.protected)
         for daemon in trouble.daemons:
-            reasons = [line["reason"] for line in said(daemon, SAID)]
-            assert len(reasons) == len(set(reasons)), "one line for each kind of trouble"
+            said.once(daemon)
 
 
 @contextlib.contextmanager
@@ -101,8 +100,8 @@ def test_watches_that_go_mute_are_found_out_and_what_they_did_not_tell_is_listed
         # The predictor takes for sold what no watch told it of, and publishes on a node that none did.
         wait_for(lambda: trouble.cluster.forecast(node).terms.sold.cpu_millis == 100, "sold room")
         wait_for(lambda: trouble.cluster.reclaimable("unheard-of"), "offer of a node that no watch told of")
-        lines = said(trouble.predictor, SAID)
-        assert ["silent" in line["detail"] for line in lines] == [True], "one line"
+        assert any("silent" in line["detail"] for line in said(trouble.predictor, SAID))
+        said.once(trouble.predictor)
         assert trouble.numbers[seen:] == sorted(trouble.numbers[seen:], reverse=True), "no number rose"
         trouble.proxy.heal()
         trouble.busier()

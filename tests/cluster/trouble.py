@@ -99,6 +99,18 @@ class Said:
         """Those with a word in their event."""
         return [line for line in daemon.log()[self._before[daemon] :] if word in line["event"]]
 
+    def once(self, daemon: Daemon) -> None:
+        """Each kind of trouble was said once until it was over, however often a busy machine made it begin anew."""
+        under_way: dict[str, str] = {}
+        for line in self(daemon, ""):
+            if SAID in line["event"]:
+                # Each right that is missing is a trouble of its own.
+                kind = line["detail"] if line["reason"] == "Forbidden" else line["reason"]
+                assert kind not in under_way, f"said again: {line}"
+                under_way[kind] = line["detail"]
+            elif OVER in line["event"]:
+                under_way = {kind: detail for kind, detail in under_way.items() if detail != line["was"]}
+
 
 class Trouble:
     """See the module. `proxy` is the predictor's way to the API server, `schedulers_proxy` the scheduler's: the same
