@@ -18,7 +18,6 @@ from cli import drillplan, drillreport
 from cli.drilllive import Course, Follower, Hooks
 from cli.drillorder import Order
 from cli.drillreport import Moment, Report
-from cli.drills import CALL_SECONDS
 from cli.drillsites import Site, caller, site_of
 from cli.exits import FAILED, OK, REFUSED, SIGNAL, USAGE, CommandError
 from cli.grid import plain
@@ -144,7 +143,8 @@ class Drills:
             return drillreport.refused(order, plan.refusals, told.skew_millis)
         if not (self._wish.yes or _agreed()):
             return drillreport.refused(order, ("nobody agreed to it",), told.skew_millis)
-        with _stopping(self._app) as stop, self._site.place(order, self._say) as place:
+        # While a place is waited for, Ctrl-C means what it always does.
+        with self._site.place(order, self._say) as place, _stopping(self._app) as stop:
             hooks = Hooks(stop=stop, say=self._say, tell=self._tell, broken=place)
             report = self._drilled(plan, connection, hooks)
             self.signal = stop.first
@@ -154,7 +154,8 @@ class Drills:
         """From the start to the end. Raises NotHeard."""
         stub = drill_pb2_grpc.DrillServiceStub(connection.channel)
         try:
-            started = stub.StartDrill(plan.order.request(), timeout=CALL_SECONDS, metadata=connection.metadata)
+            request, carried = plan.order.request(), connection.metadata
+            started = stub.StartDrill(request, timeout=drillplan.PLAN_SECONDS, metadata=carried)
         except grpc.RpcError as error:
             raise drillplan.NotHeard(f"{error.code().name.lower()}: {error.details()}") from None
         skew = plan.told.skew_millis
