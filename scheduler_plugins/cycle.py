@@ -74,13 +74,13 @@ def place(
     if signature is None:
         kept.judged(ALONE)
         return _anew(framework, state, pod, snapshot, choose, None)
-    found = kept.get(signature)
+    found = kept.take(signature)
     again = None if found is None else _again(framework, state, pod, snapshot, choose, found)
-    if again is not None:
+    if found is not None and again is not None:
+        kept.keep(signature, found)
         kept.judged(REUSED)
         return again
     kept.judged(ANEW)
-    kept.drop(signature)
     state.clear()
     return _anew(framework, state, pod, snapshot, choose, lambda found: kept.keep(signature, found))
 

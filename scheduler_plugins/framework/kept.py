@@ -176,6 +176,8 @@ class Found:
         if self._rated is None:
             status, table = framework.run_score(state, pod, snapshot, fit.rows)
             self._rated = Rated(table, len(snapshot)) if status.ok else None
+            # What PreScore said, which no earlier cycle had asked: the next pod is rated by the same plugins.
+            self._state.share(state)
             return status, self._rated
         rated, changed = self._rated, fit.among(changed)
         if len(changed) or fit.moved:
@@ -214,23 +216,15 @@ class Kept:
         self.judged = judged
         self._found: OrderedDict[Hashable, Found] = OrderedDict()
 
-    def get(self, signature: Hashable) -> Found | None:
-        """What was found for a pod of this signature."""
-        found = self._found.get(signature)
-        if found is not None:
-            self._found.move_to_end(signature)
-        return found
+    def take(self, signature: Hashable) -> Found | None:
+        """What was found for a pod of this signature. It is to be kept again once it was of use, and only then."""
+        return self._found.pop(signature, None)
 
     def keep(self, signature: Hashable, found: Found) -> None:
         """Remember it; the kind that was asked for longest ago goes."""
         self._found[signature] = found
-        self._found.move_to_end(signature)
         if len(self._found) > _MOST_KINDS:
             self._found.popitem(last=False)
-
-    def drop(self, signature: Hashable) -> None:
-        """Forget it."""
-        self._found.pop(signature, None)
 
 
 def best_positions(totals: NDArray[np.int64], best: Indices, chosen: int, most: int = SHOWN_NODES) -> Indices:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugins.config.convert import Source
@@ -17,14 +17,20 @@ from scheduler_plugins.config.load import configure
 from scheduler_plugins.config.profiles import build
 from scheduler_plugins.cycle import NoFitError, NoNodesError, Placement, place
 from scheduler_plugins.framework.cache import Cache
-from scheduler_plugins.framework.interfaces import Handle, NodeFilterPlugin, NodeScorePlugin
+from scheduler_plugins.framework.interfaces import (
+    Handle,
+    NodeFilterPlugin,
+    NodeScorePlugin,
+    PreScorePlugin,
+    ScorePlugin,
+)
 from scheduler_plugins.framework.kept import ALONE, ANEW, REUSED, Kept
 from scheduler_plugins.framework.nominator import Nominator
 from scheduler_plugins.framework.pod_info import PodInfo
 from scheduler_plugins.framework.reusable import Reusable
 from scheduler_plugins.framework.runtime import Framework
 from scheduler_plugins.framework.state import CycleState
-from scheduler_plugins.framework.status import SUCCESS, PluginFailure, unschedulable
+from scheduler_plugins.framework.status import SKIP, SUCCESS, PluginFailure, unschedulable
 from scheduler_plugins.plugins import default_registry
 from scheduler_plugins.plugins.batch_forecast import BatchForecast
 from scheduler_plugins.plugins.batch_score import BatchForecastArgs
@@ -262,6 +268,7 @@ def same_scores(told: Placement, placement: Placement) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([PLAIN, LOADED]))
+@example(510511, LOADED)
 def test_random_histories_come_out_the_same(seed: int, enabled: tuple[dict[str, Any], ...]) -> None:
     world = World(seed, enabled)
     for _ in range(60):
@@ -295,6 +302,61 @@ def test_pods_that_want_a_gpu_reuse_what_is_known_of_the_cards_and_say_what_is_n
         world.assume(info, placement.node)
     assert said[0].keys() == {"ActualLoad", "GPUWearLevel", "GpuWear"}
     assert all("expired" in why or "JSON" in why or "truncated" in why for why in said[-1]["GpuWear"].values())
+
+
+class Shy(PreScorePlugin, ScorePlugin, Reusable):
+    """Has nothing to say of any pod, so that nobody may ask it for a score; normalises."""
+
+    name = "Shy"
+
+    def pre_score(self, state: CycleState, pod: PodInfo, snapshot: Any, rows: Any) -> Any:
+        return SKIP
+
+    def score_nodes(self, state: CycleState, pod: PodInfo, snapshot: Any, rows: Any) -> Any:
+        raise AssertionError("asked, though it wanted to be left out")
+
+    def normalize(self, state: CycleState, pod: PodInfo, scores: Any) -> Any:
+        return scores
+
+    def reuse_key(self, pod: PodInfo) -> object:
+        return ()
+
+
+def test_plugins_that_are_left_out_once_more_than_one_node_fits_stay_left_out() -> None:
+    """The first cycle found one node and rated none, so that nobody knew yet who takes no part in Score."""
+    small = Small(Shy())
+    others = [f"more{number}" for number in range(9)]
+    for name in others:
+        small.cache.set_node(node(name))
+    fillers = [READER.read(pod(f"{name}-{i}")) for name in ("b", "c", *others) for i in range(2)]
+    for filler in fillers:
+        small.cache.assume(filler, filler.pod.metadata.name.rpartition("-")[0])
+    assert small.cycle()[0].scores is None
+    for filler in fillers[:2]:
+        small.cache.forget(filler.uid)
+    for feasible in (2, 2):
+        placement, _ = small.cycle()
+        assert (placement.reused, placement.feasible) == (True, feasible)
+        assert placement.scores is not None
+        assert placement.scores.by_plugin.keys() == {"Local"}
+
+
+def test_what_led_to_a_failure_is_not_kept() -> None:
+    small = Small()
+    for number in range(9):
+        small.cache.set_node(node(f"more{number}"))
+    small.cycle()
+    alike = READER.read(pod("p", metadata={"labels": {"kind": "x"}}))
+    signature = small.framework.signature(alike, small.snapshot)
+    found = small.kept.take(signature)
+    assert found is not None
+    found.fit.rows = None
+    small.kept.keep(signature, found)
+    with pytest.raises(TypeError):
+        small.cycle()
+    placement, asked = small.cycle()
+    assert not placement.reused
+    assert len(asked) == 12
 
 
 @pytest.mark.parametrize("kind", ["x", None], ids=["alike", "alone"])
