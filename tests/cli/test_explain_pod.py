@@ -170,7 +170,13 @@ HELD = HeldPod(
 
 
 def decision(name="p", uid="uid-p", at=0.0, outcome="blocked", **more):
-    numbers = {"priority": "5500", "available_bytes": str(2 * GI), "be_limit_millis": "400", "odd": "1 of 2", "created_at": "0"}
+    numbers = {
+        "priority": "5500",
+        "available_bytes": str(2 * GI),
+        "be_limit_millis": "400",
+        "odd": "1 of 2",
+        "created_at": "0",
+    }
     reason = "LS is short although contention was cut to the end"
     return Decision(
         at=at,
