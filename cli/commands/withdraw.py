@@ -31,8 +31,8 @@ def command(app: App, resources: tuple[str, ...], dry_run: bool) -> None:
     """Take batch resources and annotations off the nodes of a cluster.
 
     For after Slacktide was removed: `helm uninstall` does it by itself. Nodes whose batch resources somebody else
-    publishes are left alone. Exit code 1 says that something is left. Without --kubeconfig: the cluster of the pod's account,
-    of KUBECONFIG, or of ~/.kube/config.
+    publishes are left alone. Exit code 1 says that something is left. Without --kubeconfig: the cluster of the pod's
+    account, of KUBECONFIG, or of ~/.kube/config.
     """
     import contextlib
     import time
