@@ -22,6 +22,7 @@ from tests.cluster import tools as cluster_tools
 from tests.cluster.harness import ControlPlane, Program, StartFailed, free_ports
 from tests.kernel import guest
 from tests.kubelet import tools
+from tests.kubelet.tunnel import KUBELET_PORT, Tunnel
 from tests.patience import PATIENCE
 
 DRIVERS: Final = ("systemd", "cgroupfs")
@@ -136,10 +137,17 @@ class Inside:
 
 
 class NodePlane(ControlPlane):
-    """A control plane that a guest may call, and that knows its kubelet."""
+    """A control plane that a guest may call, and that knows its kubelet, which it reaches as `egress` says."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, egress: Path) -> None:
         super().__init__(directory)
+        certificate, key = self._pki.issue("kubelet-client", "/O=system:masters/CN=api", "extendedKeyUsage=clientAuth")
+        self._flags |= {
+            "--egress-selector-config-file": str(egress),
+            "--kubelet-preferred-address-types": "InternalIP",
+            "--kubelet-client-certificate": certificate,
+            "--kubelet-client-key": key,
+        }
         self._serving = self._pki.issue("server", "/CN=kube-apiserver", _SERVER_NAMES)
         subject = f"/O=system:nodes/CN=system:node:{NAME}"
         self._certificates["kubelet"] = self._pki.issue("kubelet", subject, "extendedKeyUsage=clientAuth")
@@ -159,10 +167,11 @@ class Machine:
 
     def __init__(self, directory: Path, driver: str) -> None:
         self.driver = driver
-        self.plane = NodePlane(directory)
+        door, self._kubelet_port = free_ports(2)
+        self._tunnel = Tunnel(directory, self._kubelet_port)
+        self.plane = NodePlane(directory, self._tunnel.configuration)
         self.shared = directory / "shared"
         self.shared.mkdir()
-        (door,) = free_ports(1)
         self._secret = secrets.token_hex(16)
         self.inside = Inside(door, self._secret)
         self._door = door
@@ -177,7 +186,9 @@ class Machine:
         self._lay_out()
         initial = self._directory / "initramfs"
         initial.write_bytes(guest.initial_files())
-        network = f"user,id=net,hostfwd=tcp:127.0.0.1:{self._door}-:{_DOOR}"
+        forwards = {self._door: _DOOR, self._kubelet_port: KUBELET_PORT}
+        doors = [f"hostfwd=tcp:127.0.0.1:{here}-:{there}" for here, there in forwards.items()]
+        network = ",".join(("user,id=net", *doors))
         command = guest.command(self.shared, initial, memory=_MEMORY, network=network)
         self._machine = Program("console", command, self._directory)
         self.wait(self.inside.answers, "an answer from the guest", _START_SECONDS)
@@ -191,6 +202,7 @@ class Machine:
         if self.client is not None:
             self.client.close()
         self.plane.stop()
+        self._tunnel.close()
 
     def node(self) -> Node:
         """The node as the API has it. Raises NotFound."""
@@ -237,6 +249,7 @@ class Machine:
         systemd = self.driver == "systemd"
         pause = tools.reference("pause")
         (self.shared / "containerd.toml").write_text(_CONTAINERD.format(pause=pause, systemd=str(systemd).lower()))
+        shutil.copy(self.plane.ca, self.shared / "ca.crt")
         (self.shared / "kubelet.yaml").write_text(json.dumps(self._kubelet()))
         (self.shared / "kubelet.kubeconfig").write_text(self.plane.kubeconfig_inside("kubelet"))
         environment = {
@@ -260,7 +273,11 @@ class Machine:
             "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
             "cgroupDriver": self.driver,
             "failSwapOn": False,
-            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": False},
+                "x509": {"clientCAFile": "/mnt/ca.crt"},
+            },
             "authorization": {"mode": "AlwaysAllow"},
             "resolvConf": "/run/resolv.conf",
             "nodeStatusUpdateFrequency": "5s",
