@@ -20,19 +20,20 @@ from slacktide.v1 import usage_pb2, usage_pb2_grpc
 from tests.patience import PATIENCE
 from tests.whole.quick_rules import SCALE
 
-CORES = 64
+CORES = 1024
+CALM_MILLIS = 100
 CALL_SECONDS = 20.0 * PATIENCE
 
 
 class FastClock:
-    """Both clocks of a daemon, that much faster since `begin` (monotonic seconds); it was a quarter to some hour then.
+    """Both clocks of a daemon, that much faster since `begin` (monotonic seconds); it was half past some hour then.
 
     Forecasts are judged once an hour: those of the first full hour come soon.
     """
 
     def __init__(self, begin):
         self._begin = begin
-        self._wall = (time.time() - (time.monotonic() - begin)) // 3600 * 3600 + 2700
+        self._wall = (time.time() - (time.monotonic() - begin)) // 3600 * 3600 + 1800
 
     def now(self):
         passed = (time.monotonic() - self._begin) * SCALE
@@ -54,7 +55,7 @@ class FastAgents:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.nodes = nodes
         self.silent = set()
-        self.use = lambda: 1000
+        self.use = lambda: CALM_MILLIS
         self._thread.start()
 
     def close(self):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import math
 import os
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from slacktide.settings import ClusterSettings
 from standalone.probe import get, ready
 from tests.patience import PATIENCE
 from tests.whole import stuck_model
-from tests.whole.fast_predictor import CORES, FastAgents
+from tests.whole.fast_predictor import CALM_MILLIS, CORES, FastAgents
 from tests.whole.monitored import NEEDS_PROMETHEUS, Target, process, scraping
 from tests.whole.quick_rules import SCALE, write_quick_rules
 from tests.whole.test_space import fill
@@ -45,6 +44,8 @@ NODES_THERE = [f"n{index}" for index in range(6)]
 CALM_SECONDS = 15.0
 """Longer than any `for` of a quick rule but the slow burn's."""
 DEADLINE = 150.0 * PATIENCE
+GROWTH = 1.7
+"""From slot to slot; the machine is full a good minute later, and a forecast is judged once in a minute."""
 
 
 class Scene:
@@ -167,11 +168,11 @@ def test_nothing_fires_while_all_is_well(scene):
 
 @pytest.fixture(scope="module")
 def rising(scene):
-    """LS use that doubles with every slot, on all nodes, from here on."""
+    """LS use that grows with every slot, on all nodes, from here on: whichever forecast is judged was too low."""
     begin, slot = time.monotonic(), 300 / SCALE
 
     def use():
-        return round(min(1000 * CORES, 1000 * 2 ** math.floor((time.monotonic() - begin) / slot / 4)))
+        return round(min(1000.0 * CORES, CALM_MILLIS * GROWTH ** ((time.monotonic() - begin) // slot)))
 
     scene.agents.use = use
 
