@@ -5,10 +5,11 @@ the last weeks, mixed with the shipped ones of the model (predictor.prior) that 
 A group of nodes with little of its own borrows from the others. Mixing bounds the error: with as much prior as own
 weight, the own tail above the shift is at most twice the risk.
 
-On top, a slow integral feedback: every violation above the asked rate makes the quantile stricter, every hour without
-one loosens it, within bounds. It takes out what the mixture leaves: a prior that is too wide or too narrow for this
-fleet, and what releasing slowly adds. Source: overcommit.md section 8; Gibbs and Candes, "Adaptive conformal inference
-under distribution shift", NeurIPS 2021.
+On top, a feedback: violations of late are counted beside those that the quantile allowed, and it is asked for as much
+more or less as they differ, within bounds. It takes out what the mixture leaves: a prior that is too wide or too narrow
+for this fleet, and what releasing slowly adds. Both counts begin at a few, so that a small fleet, where one violation
+says little, hardly moves, and a large one is corrected within hours. Source: overcommit.md section 8; Gibbs and Candes,
+"Adaptive conformal inference under distribution shift", NeurIPS 2021, whose constant step swings in small fleets.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ LOOSEST: Final = 1.0
 """Bounds of the feedback: logarithm of the factor on the asked risk. Never looser than asked where horizons overlap:
 outcomes come late there, and a quiet day would be taken for too much reserve."""
 
-_AIM: Final = 0.9
-"""Feedback aims so far below the asked risk: a rate that swings around it is above it half of the time."""
+_AIM: Final = 0.8
+"""Feedback aims so far below the asked risk: a rate that swings around it is above it half of the time, and what drifts
+is followed late."""
+_ALLOWED: Final = 3.0
+"""Violations, allowed and met, that both counts of the feedback begin with."""
 
 _BLIND_AT_ONE_PERCENT: Final = 0.2
 """Share of S that is added at 1 % risk when neither prior nor own residuals are there: the cautious end of what the
@@ -71,8 +75,16 @@ class Calibration:
         self._prior = tuple(_mixed(prior.get(group, {})) for group in GROUPS)
         self.days: dict[tuple[int, int], Sketch] = {}
         """Own residuals by (day since the epoch, index of the group)."""
-        self.level = 0.0
+        self.allowed = 0.0
+        """Violations of late that the level allowed; older ones count less."""
+        self.met = 0.0
+        """Violations of late."""
+
+    @property
+    def level(self) -> float:
         """Logarithm of the factor on the asked risk that feedback has come to."""
+        found = math.log((_ALLOWED + self.allowed) / (_ALLOWED + self.met))
+        return min(LOOSEST if self._rules.loosens else 0.0, max(STRICTEST, found))
 
     def learn(self, at: float, residuals: Floats, groups: Integers, violated: float | None) -> None:
         """Take in the outcome of one decision.
@@ -88,8 +100,10 @@ class Calibration:
         oldest = day - math.ceil(rules.days)
         self.days = {key: sketch for key, sketch in self.days.items() if key[0] > oldest}
         if violated is not None and rules.feedback_per_day > 0:
-            step = rules.feedback_per_day / rules.decisions_per_day * (violated / (_AIM * rules.risk) - 1.0)
-            self.level = min(LOOSEST if rules.loosens else 0.0, max(STRICTEST, self.level - step))
+            kept = math.exp(-rules.feedback_per_day / rules.decisions_per_day)
+            nominal = _AIM * min(0.5, rules.risk * math.exp(self.level))
+            self.allowed = self.allowed * kept + nominal * len(residuals)
+            self.met = self.met * kept + violated * len(residuals)
 
     def shifts(self, nodes: int, factor: float = 1.0) -> Floats:
         """(groups,) shares of S to add, for a fleet of `nodes`, at the asked risk times `factor`."""

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from predictor.calibrate import LOOSEST, STRICTEST
 from predictor.champion import Champion, Tally
 from predictor.confidence import GROUPS
 from predictor.drift import Alarm
@@ -34,10 +33,14 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LearnedModel(msgspec.Struct, frozen=True):
-    """One candidate's calibration and score; `level` is the risk that its residuals were asked at."""
+    """One candidate's calibration and score.
+
+    asked_level  the risk that its residuals were asked at.
+    feedback     violations of late, allowed and met; a single number, as earlier builds kept it, says nothing.
+    """
 
     asked_level: float
-    feedback: float
+    feedback: tuple[float, float] | float
     days: tuple[tuple[int, int, Packed], ...]
     tally: Tally
     failures: int
@@ -171,7 +174,7 @@ def _learned_model(learning: Learning, index: int) -> LearnedModel:
     calibration = learning.calibrations[index]
     return LearnedModel(
         asked_level=float(learning.levels[index]),
-        feedback=calibration.level,
+        feedback=(calibration.allowed, calibration.met),
         days=tuple((day, group, sketch.pack()) for (day, group), sketch in sorted(calibration.days.items())),
         tally=learning.tallies[index],
         failures=learning.failures[index],
@@ -224,7 +227,9 @@ def _restore_models(
             _clear(learning.pending, index)
             continue
         learning.calibrations[index].days = sketches[source[index]]
-        learning.calibrations[index].level = min(LOOSEST, max(STRICTEST, entry.feedback))
+        if isinstance(entry.feedback, tuple):
+            counts = (max(0.0, count) if math.isfinite(count) else 0.0 for count in entry.feedback)
+            learning.calibrations[index].allowed, learning.calibrations[index].met = counts
         learning.tallies[index] = entry.tally
     names = learned.models
     champion = learned.champion

@@ -38,8 +38,25 @@ class Boosted:
         scale, table = features(history, seconds)
         location = Trees.of(stored, "location").predict(table)
         deviation = np.exp(Trees.of(stored, "deviation").predict(table))
-        shares = location + stored["reach"][:, None] * deviation
+        shares = reached(location, deviation, stored["reach"], stored["bend"])
         return np.maximum(at_risks(stored["risks"], shares, risks, horizon_seconds), 0.0) * scale
+
+
+def reached(location: Floats, deviation: Floats, reach: Floats, bend: Floats) -> Floats:
+    """(risks, series) answers in shares of S: location + reach x deviation.
+
+    bend  (2,): a share of S, and the part of the reach that counts for what lies above it.
+    """
+    level, part = bend
+    straight, bent = (location + factor * reach[:, None] * deviation for factor in (1.0, part))
+    return np.asarray(np.minimum(straight, np.maximum(level, bent)), dtype=np.float64)
+
+
+def reach_needed(location: Floats, deviation: Floats, peak: Floats, bend: Floats) -> Floats:
+    """(series,) the least reach whose answer is not below the peaks; shares of S all of them."""
+    level, part = bend
+    needed = (peak - location) / deviation
+    return np.where((peak > level) & (needed > 0), needed / part, needed)
 
 
 def build(window_days: float = 0.0) -> Boosted:  # noqa: ARG001 - how far back it looks was fixed when it was fitted

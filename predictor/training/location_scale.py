@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.models.base import Floats
+from predictor.models.boosted import reach_needed, reached
 from predictor.models.trees import Trees
 from predictor.training.convert import trees_of
 from predictor.training.rows import Rows, folds_of
@@ -40,17 +41,20 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
 }
 _CUT_PART: Final = 0.15
 """Part of a trace's weight that rows with shortened histories have."""
+STRAIGHT: Final = (1.0, 1.0)
+"""A bend that bends nothing."""
 _LEAST_RESIDUAL: Final = 0.001
 """Added to deviations: their logarithm is fitted, and a constant series has none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fitted:
-    """location, deviation: trees (deviation: of the logarithm). reach (risks,)."""
+    """location, deviation: trees (deviation: of the logarithm). reach (risks,), bend (2,): see `reached`."""
 
     location: Trees
     deviation: Trees
     reach: Floats
+    bend: Floats
 
     def answer(self, table: npt.NDArray[np.float32]) -> Floats:
         """(risks, rows) for a table of features, in shares of S."""
@@ -58,8 +62,7 @@ class Fitted:
 
     def shares(self, location: Floats, deviation: Floats) -> Floats:
         """(risks, rows) of locations and deviations (rows,)."""
-        said: Floats = location + self.reach[:, None] * deviation
-        return said
+        return reached(location, deviation, self.reach, self.bend)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,7 +74,9 @@ class Outside:
     deviation: Floats
 
 
-def fit(traces: Mapping[str, Rows], rounds: int = ROUNDS) -> tuple[Fitted, dict[str, Outside]]:
+def fit(
+    traces: Mapping[str, Rows], bend: Sequence[float] = STRAIGHT, rounds: int = ROUNDS
+) -> tuple[Fitted, dict[str, Outside]]:
     """Weights from the rows of all traces, each trace weighing the same, and what was said out of fold."""
     rows = list(traces.values())
     peaks = [part.peak for part in rows]
@@ -81,7 +86,8 @@ def fit(traces: Mapping[str, Rows], rounds: int = ROUNDS) -> tuple[Fitted, dict[
     outside = {
         name: Outside(part, at, np.exp(by)) for name, part, at, by in zip(traces, rows, inside, spread, strict=True)
     }
-    return Fitted(location, deviation, reaches(list(outside.values()))), outside
+    bent = np.array(bend, dtype=np.float64)
+    return Fitted(location, deviation, reaches(list(outside.values()), bent), bent), outside
 
 
 def _outside(
@@ -122,9 +128,9 @@ def weights_of(rows: Rows) -> Floats:
     return np.asarray(weight / weight.sum(), dtype=np.float64)
 
 
-def reaches(parts: Sequence[Outside]) -> Floats:
+def reaches(parts: Sequence[Outside], bend: Floats) -> Floats:
     """(risks,) reach of each risk: by it as many peaks are above the answer as the risk says, mean over traces."""
-    needed = np.concatenate([(part.rows.peak - part.location) / part.deviation for part in parts])
+    needed = np.concatenate([reach_needed(part.location, part.deviation, part.rows.peak, bend) for part in parts])
     weight = np.concatenate([weights_of(part.rows) for part in parts])
     order = np.argsort(needed)
     reached = np.cumsum(weight[order])

@@ -97,23 +97,43 @@ def test_a_smaller_risk_never_asks_for_less():
     assert all(math.isfinite(shift) for shift in shifts)
 
 
+def outcomes(calibration, count, violated, nodes=10):
+    for _ in range(count):
+        calibration.learn(0.0, np.zeros(nodes), np.full(nodes, LONG), violated)
+
+
 def test_feedback_tightens_with_violations_loosens_without_and_has_bounds():
     calibration = Calibration(rules(feedback_per_day=0.5), prior_at(0.1))
-    calibration.learn(0.0, np.zeros(10), np.full(10, LONG), 0.1)
-    assert calibration.level == pytest.approx(-0.5 / 24 * (10 / 0.9 - 1))
-    for _ in range(1000):
-        calibration.learn(0.0, np.zeros(10), np.full(10, LONG), 1.0)
+    assert calibration.level == 0.0
+    outcomes(calibration, 1, 0.1)
+    assert calibration.level == pytest.approx(math.log((3 + 0.8 * 0.01 * 10) / (3 + 1)))
+    outcomes(calibration, 1000, 1.0)
     assert calibration.level == STRICTEST
-    for _ in range(5000):
-        calibration.learn(0.0, np.zeros(10), np.full(10, LONG), 0.0)
+    outcomes(calibration, 20_000, 0.0, nodes=1000)
     assert calibration.level == LOOSEST
+
+
+def test_one_violation_says_little_in_a_small_fleet_and_a_rate_much_in_a_large_one():
+    small, large = (Calibration(rules(feedback_per_day=1.0), prior_at(0.1)) for _ in range(2))
+    outcomes(small, 1, 1.0, nodes=1)
+    assert -0.3 < small.level < 0.0
+    outcomes(large, 24, 0.02, nodes=1000)
+    assert large.level < -0.6, "twice the asked rate for a day is half the risk"
+
+
+def test_feedback_comes_to_rest_where_the_rate_is_a_little_below_the_asked_one():
+    calibration = Calibration(rules(feedback_per_day=1.0), prior_at(0.1))
+    for _ in range(24 * 30):
+        # Half of what the level asks for is met: the quantile is too wide by a factor of two.
+        outcomes(calibration, 1, 0.5 * 0.01 * math.exp(calibration.level), nodes=200)
+    assert 0.5 * math.exp(calibration.level) == pytest.approx(0.8, abs=0.05)
 
 
 def test_feedback_never_loosens_where_horizons_overlap():
     calibration = Calibration(rules(feedback_per_day=0.5, loosens=False), prior_at(0.1))
-    calibration.learn(0.0, np.zeros(10), np.full(10, LONG), 0.0)
+    outcomes(calibration, 1, 0.0)
     assert calibration.level == 0.0
-    calibration.learn(0.0, np.zeros(10), np.full(10, LONG), 1.0)
+    outcomes(calibration, 1, 1.0)
     assert calibration.level < 0.0
 
 

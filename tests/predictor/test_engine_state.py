@@ -89,6 +89,17 @@ def test_another_risk_keeps_what_is_known_of_models_that_state_none():
     assert engine.scores()[0].shift < make(state=learned()).scores()[0].shift
 
 
+def test_feedback_that_an_earlier_build_kept_as_a_number_begins_anew():
+    import msgspec
+
+    models = engine_state.decode(learned()).learned
+    assert all(isinstance(entry.feedback, tuple) and entry.feedback[0] > 0 for entry in models)
+    older = tuple(msgspec.structs.replace(entry, feedback=-0.5) for entry in models)
+    state = engine_state.decode(make(state=altered(learned=older)).state())
+    assert [entry.feedback for entry in state.learned] == [(0.0, 0.0)] * len(models)
+    assert [entry.days for entry in state.learned] == [entry.days for entry in models]
+
+
 class Second(LastHour):
     """Another candidate."""
 

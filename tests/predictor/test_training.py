@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from predictor import prior
 from predictor.models.base import DAY_SECONDS, HOUR_SECONDS, History
+from predictor.models.boosted import reach_needed, reached
 from predictor.models.features import feature_names, features
 from predictor.prior import Group
 from predictor.sketch import Sketch
@@ -63,6 +66,34 @@ def test_deviation_tells_calm_rows_from_wild_ones(fitted):
 
 def test_reach_falls_with_the_risk(fitted):
     assert (np.diff(fitted[0].reach) <= 0).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    location=st.floats(0.0, 1.5),
+    deviation=st.floats(0.001, 0.5),
+    peak=st.floats(0.0, 3.0),
+    bend=st.tuples(st.floats(0.5, 1.2), st.floats(0.3, 1.0)),
+)
+def test_the_reach_that_a_peak_needs_reaches_it_and_no_further(location, deviation, peak, bend):
+    at, by, high, bent = (np.array(value, ndmin=1, dtype=float) for value in (location, deviation, peak, bend))
+    [needed] = reach_needed(at, by, high, bent)
+    reaches = np.array([needed + 1e-6, needed - 1e-6])
+    above, below = reached(at, by, reaches, bent)[:, 0]
+    assert below < peak + 1e-9
+    assert above > peak - 1e-9
+    straight = reached(at, by, reaches, np.array(location_scale.STRAIGHT))[:, 0]
+    assert (reached(at, by, np.maximum(reaches, 0.0), bent)[:, 0] <= np.maximum(straight, location) + 1e-12).all()
+
+
+def test_a_bend_keeps_the_asked_risk(fitted):
+    bent, _ = location_scale.fit({"one": rows(), "two": rows(seed=1)}, (1.4, 0.6), rounds=60)
+    unseen = rows(3000, seed=5)
+    answers = bent.answer(unseen.table)
+    for level in (0.02, 0.1):
+        measured = np.mean(unseen.peak > answers[location_scale.RISKS.index(level)])
+        assert level / 2 < measured < level * 2
+    assert (bent.reach >= fitted[0].reach).all(), "where a part of the reach counts, more of it is needed"
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):
