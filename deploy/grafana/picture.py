@@ -25,7 +25,7 @@ PANEL_PIXELS: Final = round(_HEIGHT * _DPI)
 _HEADROOM: Final = 1.3
 """Room above the lines, for the legend."""
 _TICKS: Final = 5
-_COLOURS: Final = 48
+_COLOURS: Final = 200
 """Colours of the picture: fewer make a smaller file."""
 _MOST_NAMED: Final = 8
 """Series that the legend names, those with the highest last value first."""
