@@ -27,9 +27,9 @@ _RAN: Final = Section(
             "How many drills ran in this time, and how did they end?",
             COUNT,
             (
-                Query("sum(increase(slacktide_agent_drills_total[$__range]))", "started"),
-                Query("sum(increase(slacktide_agent_drills_aborted_total[$__range]))", "ended early"),
-                Query("sum(increase(slacktide_agent_drills_failed_total[$__range]))", "not restored in time"),
+                Query("round(sum(increase(slacktide_agent_drills_total[$__range])))", "started"),
+                Query("round(sum(increase(slacktide_agent_drills_aborted_total[$__range])))", "ended early"),
+                Query("round(sum(increase(slacktide_agent_drills_failed_total[$__range])))", "not restored in time"),
             ),
             _RUNBOOK,
             shape=Shape.NUMBER,
@@ -38,8 +38,8 @@ _RAN: Final = Section(
             "How many pods did drills evict, of all evictions?",
             COUNT,
             (
-                Query("sum(increase(slacktide_agent_evictions_of_drills_total[$__range]))", "by drills"),
-                Query("sum(increase(slacktide_agent_evictions_total[$__range]))", "all"),
+                Query("round(sum(increase(slacktide_agent_evictions_of_drills_total[$__range])))", "by drills"),
+                Query("round(sum(increase(slacktide_agent_evictions_total[$__range])))", "all"),
             ),
             _RUNBOOK,
             shape=Shape.NUMBER,
