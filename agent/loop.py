@@ -14,16 +14,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
-from agent.act.executor import Executor, Outcome, PlanError
-from agent.arrival import Newcomer, Newcomers, Watch, changed_pods, joined, part_of
+from agent.act.executor import Executor
+from agent.arrival import Newcomer, Newcomers, Watch, changed_pods, joined
 from agent.beat import Beat, Reading
 from agent.counters import NodeCounters
 from agent.decisions import Decisions
 from agent.effects import Effects
 from agent.eviction import Victim
+from agent.hands import Hands
 from agent.host.cgroup import PodGroup
 from agent.host.wake import Waker
 from agent.pods import PodBook
@@ -32,7 +32,7 @@ from agent.pressure import Pressure
 from agent.sentence import sentence
 from agent.settings import AgentSettings
 from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
-from agent.threads import ThreadKey, ThreadSweep
+from agent.threads import ThreadSweep
 from agent.window import Sample, Window
 from slacktide.errors import KernelError
 from slacktide.observe import get_logger, traces
@@ -49,10 +49,6 @@ _COUNTERS: Final = (
 _AT_ONCE: Final = 8
 """Pods that one arrival step takes: about 15 ms of CPU."""
 _REST_SECONDS: Final = 0.01
-
-
-P = TypeVar("P")
-_Act = Callable[[P, Mapping[str, PodGroup], Mapping[str, PodIdentity]], Outcome]
 
 
 class Host(Protocol):
@@ -124,7 +120,6 @@ class Loop:
         self._beat = beat
         self._pods = pods
         self._context = context
-        self._executor = executor
         self._on_turn = on_turn
         self._on_sample = on_sample
         self._on_arrival = on_arrival
@@ -142,7 +137,6 @@ class Loop:
         self._snapshot: NodeSnapshot | None = None
         self._reading: Reading | None = None
         self._identities: Mapping[str, PodIdentity] = {}
-        self._refused: frozenset[ThreadKey] = frozenset()
         self._sent: tuple[Victim, ...] = ()
         self._closed = ""
         self._gist: object = None
@@ -153,6 +147,7 @@ class Loop:
         self.last_sign = clock()
         self.counters: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self._decisions = Decisions(policies, context, self.counters)
+        self._hands = Hands(executor, self._decisions, lambda: self._observes, self.counters)
 
     def start(self) -> None:
         """Start the control thread."""
@@ -424,8 +419,7 @@ class Loop:
         if self._threads is None or not self._pods.synced:
             return snapshot
         threads = self._threads.sweep(self._groups_of(snapshot, Tier.BE), *self._thread_bounds)
-        refused, self._refused = self._refused, frozenset()
-        return replace(snapshot, threads=replace(threads, refused=refused))
+        return replace(snapshot, threads=replace(threads, refused=self._hands.take_refused()))
 
     @property
     def _thread_bounds(self) -> tuple[int, int]:
@@ -447,59 +441,19 @@ class Loop:
     def _observes(self) -> bool:
         return self._settings().observe_only or self._context.capabilities.observe_only
 
-    @traces.traced("agent.apply")
     def _apply(self, plan: Plan, only: Collection[str] | None = None) -> Plan:
-        """Carry out what the plan wants of cgroups, or of these pods and their containers alone.
-
-        A plan is carried out whole or not at all. When it is refused for one policy's wish, that policy is set aside
-        and the rest is a new plan: a mistake in one must not leave LS without the others. Returns what was carried out.
-        """
-        if self._observes:
-            return plan
-        act = partial(self._executor.apply, whole=only is None)
-        for _ in range(self._decisions.attempts):
-            try:
-                outcome = self._do(act, plan if only is None else part_of(plan, only), only)
-            except PlanError as error:
-                self._decisions.refused(error)
-                plan = self._decisions.plan()
-                continue
-            self._decisions.accepted()
-            # While a runtime makes a container, half-made cgroups and values of its own are nothing to worry about.
-            self._log_problems(outcome, calm=only is not None)
-            break
-        return plan
+        assert self._snapshot is not None
+        return self._hands.apply(plan, self._snapshot, self._agreed(), only)
 
     def _place(self, plan: Plan) -> None:
-        """Carry out what the plan wants of threads; a plan that is refused as a whole is so for each of them."""
-        if plan.masks is None or self._observes:
-            return
-        try:
-            outcome = self._do(self._executor.place, plan.masks)
-        except PlanError as error:
-            self.counters["errors"] += 1
-            refused = frozenset(wish.key for wish in plan.masks.wishes)
-            outcome = Outcome(problems=(f"masks refused as a whole: {error}",), refused=refused)
-        self._refused |= outcome.refused
-        self._log_problems(outcome)
-
-    def _do(self, act: _Act[P], plan: P, only: Collection[str] | None = None) -> Outcome:
-        """Do it on the pods that API and kernel agree on, or on those of them that are named. Raises PlanError."""
         assert self._snapshot is not None
-        identities = {pod.group: pod.identity for pod in self._snapshot.pods}
-        groups = {group: pod for group, pod in self._agreed().items() if only is None or group in only}
-        return act(plan, groups, identities)
+        self._hands.place(plan, self._snapshot, self._agreed())
 
     def _agreed(self) -> dict[str, PodGroup]:
         """Cgroups of the pods that API and kernel agree on, by path."""
         assert self._snapshot is not None
         by_group = {group.group: group for group in self._host.last_groups} | self._late
         return {pod.group: by_group[pod.group] for pod in self._snapshot.pods if pod.group in by_group}
-
-    def _log_problems(self, outcome: Outcome, *, calm: bool = False) -> None:
-        log = _LOG.info if calm else _LOG.warning
-        for problem in outcome.problems:
-            log("executor", problem=problem)
 
     def _collect(self, snapshot: NodeSnapshot, plan: Plan) -> None:
         seen = self._effects.for_sample(snapshot)

@@ -300,7 +300,7 @@ class Slow(FakeExecutor):
 @pytest.mark.parametrize(("took", "rest"), [(0.004, 0.004), (0.2, 0.01)])
 def test_arrivals_rest_for_as_long_as_they_took_but_not_for_long(took, rest):
     rig = Rig()
-    rig.loop._executor = Slow(rig.clock, took)
+    rig.loop._hands._executor = Slow(rig.clock, took)
     rig.pods.pods.append(be("new"))
     rig.come("new", CID)
     rig.arrive()
