@@ -197,7 +197,11 @@ def test_a_node_tells_its_sum_what_moved_it_and_its_ladder(slacktide, nodes, ask
 
     # The first turns are without the pods of the API, or without rates.
     by_name = wait_for(rungs, "decided turn")
-    assert by_name["weight"]["reason"] == "no BE pod is here"
+    # A machine without cgroups of a kubelet has nothing to set, either.
+    assert by_name["weight"]["reason"] in {
+        "no BE pod is here",
+        "neither cpu.idle nor the weight can be set on this node",
+    }
     assert any(signal["now"] is not None for signal in by_name["close"]["signals"])
     code, out, _ = ask(slacktide, "node", HERE)
     assert code == 0
