@@ -298,7 +298,8 @@ def test_a_memory_limit_below_usage_is_told_and_not_forced_on_v1(pods):
     mount = HIERARCHY.controllers.get("memory")
     if mount is None or mount.version is not Version.V1:
         pytest.skip("v2 kills instead of refusing")
-    hog = "block = bytearray(40 << 20)\n" + SLEEP
+    # Not of zeros: those would be no pages of its own until they are written.
+    hog = "block = b'x' * (40 << 20)\n" + SLEEP
     swappiness = Path(mount.path, pods.leaf, "memory.swappiness")
     if swappiness.exists():
         swappiness.write_text("0")
