@@ -103,10 +103,13 @@ class Pods:
         return self.executor.adopt()
 
     def spawn(self, group, code=SLEEP):
-        process = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
+        # It begins once it is there: memory that it takes before is another group's.
+        waiting = f"import os; os.read(0, 1)\n{code}"
+        process = subprocess.Popen([sys.executable, "-S", "-c", waiting], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.processes.append(process)
         for mount in self.mounts:
             Path(mount.path, group, "cgroup.procs").write_text(str(process.pid))
+        process.stdin.close()
         assert process.stdout.readline() == b"ready\n"
         return process
 
