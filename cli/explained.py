@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from cli.podview import show_closed
 from slacktide import forecast as wire
 from slacktide.forecast import Amount, Forecast, Freshness, Origin, Terms
 
@@ -140,7 +141,7 @@ def _origin(origin: Origin) -> str:
 
 def _offered(forecast: Forecast) -> str:
     if forecast.closed:
-        return f"closed: {forecast.closed}"
+        return show_closed(forecast.closed)
     if forecast.terms.fading is not None:
         return f"the node is silent: {forecast.terms.fading:.0%} of its room is left"
     waits = any(

@@ -79,7 +79,7 @@ def test_a_node_in_trouble_is_not_drilled(made, trouble):
         (node(), True, "2.50 CPU reclaimable, forecast fresh"),
         (node(age=200.0), True, "forecast ageing"),
         (node(age=1000.0), False, "expired"),
-        (node(closed="memory is short"), False, "closed for best-effort work: memory is short"),
+        (node(closed="memory is short"), False, "nothing is sold there (closed: memory is short)"),
         (node(annotation=""), False, "no forecast"),
         (node(annotation="{}"), False, "cannot be read"),
     ],

@@ -114,6 +114,15 @@ def test_what_bounds_a_number_is_said(command, twin, out, err, changes, words):
     assert words in out.text
 
 
+@pytest.mark.parametrize("asked", [("explain", "node"), ("forecast",), ("top", "--once"), ("ps",)])
+def test_that_a_node_is_closed_is_said_once_where_the_predictor_says_it_too(command, twin, out, err, asked):
+    twin.nodes = [node(made(closed="closed by the agent: blind"))]
+    assert command(*asked) == 0
+    assert "closed: closed" not in out.text
+    if asked[0] != "ps":
+        assert "closed by the agent: blind" in " ".join(out.text.split())
+
+
 def test_ages_are_said(command, twin, out, err):
     twin.nodes = [node(made(time.time() - 120))]
     assert command("explain", "node", "n1") == 0

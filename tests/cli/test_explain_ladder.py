@@ -87,7 +87,12 @@ def published(**changes):
                 why="cpu: peak 8.00 -> 9.00",
             ),
             PublishedChange(
-                at=now - 300, cause="closed", offered=Amount(), published=both(2000, 1), why="", closed="blind"
+                at=now - 300,
+                cause="closed",
+                offered=Amount(),
+                published=both(2000, 1),
+                why="",
+                closed="closed by the agent: blind",
             ),
         ),
         "waiting": (
@@ -145,7 +150,7 @@ def test_last_changes_have_their_times_and_records_say_how_far_they_go(command, 
     assert "66m close 1 -> 0 of 1 open: calm" in said
     assert "last changes of what is offered (the predictor's record, kept for 10m):" in said
     assert "30s drop 15.00 37Gi 15.00 / 37Gi cpu: peak 8.00 -> 9.00" in said
-    assert "5m0s closed - - 2.00 / 1Gi closed: blind" in said
+    assert "5m0s closed - - 2.00 / 1Gi closed by the agent: blind" in said
     assert "* a rise of cpu waits for 12 s by now; up to 16.00 may follow" in said
     assert "* a rise of memory waits for 2 s by now; up to 1Gi may follow" in said
 
