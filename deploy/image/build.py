@@ -46,9 +46,9 @@ class Image(NamedTuple):
 
 
 IMAGES: Final = (
-    Image("slacktide", "[predictor,scheduler,cli]", rootfs.UNPRIVILEGED),
+    Image("slacktide", "[predictor,scheduler,cli,otel]", rootfs.UNPRIVILEGED),
     # Cgroup files of the host belong to root.
-    Image("slacktide-agent", "", 0),
+    Image("slacktide-agent", "[otel]", 0),
 )
 
 

@@ -25,6 +25,7 @@ EVERYTHING = {
     "podMonitor": {"enabled": True},
     "prometheusRule": {"enabled": True},
     "dashboards": {"enabled": True},
+    "otel": {"endpoint": "https://collector.monitoring:4317", "percent": 5},
 }
 MATRIX: dict[str, dict[str, Any]] = {
     "default": {},

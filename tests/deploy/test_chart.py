@@ -259,6 +259,23 @@ def test_certificates_are_for_the_names_of_the_service(helm, tmp_path):
         assert subprocess.run(command, capture_output=True, check=False).returncode == 0, component
 
 
+@pytest.mark.parametrize("given", [{}, {"peers": [{"namespaceSelector": {}}]}])
+def test_a_collector_of_traces_is_named_to_all_and_can_be_reached(helm, given):
+    objects = helm.template({"extender": {"enabled": True}, "otel": {"endpoint": "http://[fd00::1]:4317", **given}})
+    policies = [found for found in objects if found["kind"] == "NetworkPolicy"]
+    assert len(policies) == len(SETTINGS)
+    for policy in policies:
+        wanted = {"ports": [{"port": 4317}], **({"to": given["peers"]} if given else {})}
+        assert policy["spec"]["egress"].count(wanted) == 1, key(policy)
+    for component in SETTINGS:
+        text = one(objects, "ConfigMap", f"slacktide-{component}")["data"]["settings.yaml"]
+        observe = yaml.safe_load(text)["observe"]
+        assert (observe["traces"], observe["traces_percent"]) == ("http://[fd00::1]:4317", 10)
+    text = helm.text({"extender": {"enabled": True}})
+    assert "4317" not in text
+    assert "traces_percent" not in text
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -275,6 +292,7 @@ def test_certificates_are_for_the_names_of_the_service(helm, tmp_path):
         ({"tls": {"ca": "MIIB"}}, "/tls/ca"),
         ({"image": {"digest": "sha256:abc"}}, "/image/digest"),
         ({"log": {"level": "loud"}}, "/log/level"),
+        ({"otel": {"endpoint": "collector:4317"}}, "/otel/endpoint"),
         ({"scheduler": {"configuration": {"kind": "X"}}}, "/scheduler/configuration"),
         ({"extender": {"enabled": True, "bind": True}}, "extender.clientCa"),
         ({"drills": {"kind": "flood"}}, "/drills/kind"),
@@ -340,6 +358,8 @@ CHANGES = {
     ("ipFamily",): "IPv6",
     ("log", "level"): "debug",
     ("log", "format"): "console",
+    ("otel", "endpoint"): "http://other:4318",
+    ("otel", "peers"): PEER,
     ("tls", "mode"): "certManager",
     ("tls", "ca"): CERTIFICATE + CERTIFICATE,
     ("priorityClass", "value"): 5600,

@@ -97,16 +97,29 @@ def test_the_job_after_uninstallation_may_only_clean_nodes(objects):
     }
 
 
-def test_those_who_drill_may_do_what_the_page_says_and_no_more(objects, helm):
+def of_people(objects, title):
+    """Rights by role of a table of the page about people; each role of the chart has those and no more."""
     page = {}
-    for row in table("to drill"):
+    for row in table(title):
         kind, name = plain(row["given by"]).split()
-        for right in rights_of(row, "drill"):
+        for right in rights_of(row, "person"):
             page.setdefault((kind, name), set()).add(right)
     for (kind, name), rights in page.items():
         role = one(objects, kind, name)
         namespace = role["metadata"].get("namespace", "")
-        assert {Right("drill", *rule) for found in role["rules"] for rule in expanded(found, namespace)} == rights
+        assert {Right("person", *rule) for found in role["rules"] for rule in expanded(found, namespace)} == rights
+    return page
+
+
+def test_those_who_ask_may_read_what_the_page_says_and_change_nothing(objects):
+    page = of_people(objects, "to ask")
+    assert {right.verb for rights in page.values() for right in rights} <= {"get", "list", "watch"}
+    bound = {found["roleRef"]["name"] for found in objects if found["kind"] in ("RoleBinding", "ClusterRoleBinding")}
+    assert not bound & {name for _, name in page}
+
+
+def test_those_who_drill_may_do_what_the_page_says_and_no_more(objects, helm):
+    page = of_people(objects, "to drill")
     # The account of the job has what is for planning, and the drills themselves.
     planned = {right._replace(component="operator") for right in page["ClusterRole", "slacktide-drill-plan"]}
     planned |= {right._replace(component="operator") for right in page["Role", "slacktide-drill-plan"]}

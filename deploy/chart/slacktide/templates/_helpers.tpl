@@ -56,6 +56,10 @@ predictor
 observe:
   log_level: {{ .Values.log.level }}
   log_format: {{ .Values.log.format }}
+  {{- with .Values.otel.endpoint }}
+  traces: {{ . }}
+  traces_percent: {{ $.Values.otel.percent }}
+  {{- end }}
 resources:
   cpu: {{ .Values.resourceNames.cpu }}
   memory: {{ .Values.resourceNames.memory }}
