@@ -7,6 +7,8 @@ and BE is throttled only for root. Queries are those of the panels: a picture sh
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sys
 import tempfile
 import time
@@ -20,6 +22,8 @@ sys.path.insert(0, str(ROOT))
 from deploy.grafana.__main__ import BOARDS  # noqa: E402 - see above
 from deploy.grafana.panels import Query, meant  # noqa: E402 - see above
 from deploy.grafana.picture import Series, picture  # noqa: E402 - see above
+from slacktide.cluster import PODS  # noqa: E402 - see above
+from slacktide.cluster.errors import NotFound  # noqa: E402 - see above
 from tests.whole.drills import drill  # noqa: E402 - see above
 from tests.whole.monitored import NODE, Prometheus, ask_extender, scene, work  # noqa: E402 - see above
 from tests.whole.node import bound  # noqa: E402 - see above
@@ -44,26 +48,44 @@ drill_targets: {evicted_seconds: 20}
 
 _BURST: Final = "while :; do i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done; sleep 3; done"
 _DRILL_SECONDS: Final = 25.0
+_QUESTIONS_A_POD: Final = 20
 
 
 def live(up: Up, port: int, seconds: float) -> None:
-    """Work of both tiers, questions of a stock scheduler, and a drill in the middle, for so long."""
+    """Work of both tiers, pods that come and go, a stock scheduler that asks, a drill in the middle, for so long."""
     work(up)
     assert up.ls("--detach", "--name", "bursts", "--", "sh", "-c", _BURST).returncode == 0
     for index in range(3):
         bound(up, f"spin-{index}", "while :; do :; done")
-    _ask_for(port, 0.6 * seconds)
+    _ask_for(up, port, 0.6 * seconds)
     with drill(up, _DRILL_SECONDS, victim_budget=1) as one:
-        _ask_for(port, _DRILL_SECONDS)
+        _ask_for(up, port, _DRILL_SECONDS)
         one.result()
-    _ask_for(port, 0.4 * seconds)
+    _ask_for(up, port, 0.4 * seconds)
 
 
-def _ask_for(port: int, seconds: float) -> None:
+def _ask_for(up: Up, port: int, seconds: float) -> None:
+    """Questions twice a second, and a pod every ten."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    for number in itertools.count():
+        if time.monotonic() >= end:
+            return
+        if number % _QUESTIONS_A_POD == 0:
+            _visit(up, number // _QUESTIONS_A_POD)
         ask_extender(port)
         time.sleep(0.5)
+
+
+def _visit(up: Up, number: int) -> None:
+    """A pod of some seconds; every third time one instead that no node can hold, for ten seconds."""
+    with contextlib.suppress(NotFound):
+        up.client.delete(PODS, "huge", "default", grace_period_seconds=0)
+    if number % 3 == 2:
+        words = ("--name", "huge", "--cpu", "1000", "--", "true")
+    else:
+        words = ("--name", f"visit-{time.monotonic_ns()}", "--cpu", "1m", "--", "sleep", "8")
+    done = up.run("run", "--detach", "--memory", "1Mi", *words)
+    assert done.returncode == 0, done.stderr
 
 
 def draw(prometheus: Prometheus, begin: float, end: float) -> None:

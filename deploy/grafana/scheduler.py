@@ -103,6 +103,14 @@ BOARD: Final = Board(
                     "the-scheduler-is-slow",
                 ),
                 Question(
+                    "Does it judge only the nodes that changed?",
+                    RATE,
+                    (_rate("slacktide_scheduler_cycles", "judged", "{{judged}}"),),
+                    "the-scheduler-is-slow",
+                    "Cycles by the nodes that were judged: `reused`, those that changed since a pod like this one;"
+                    " `anew`, all of them; `alone`, all, since a plugin looks beyond single nodes.",
+                ),
+                Question(
                     "Do bindings succeed?",
                     RATE,
                     (
