@@ -234,21 +234,73 @@ def test_a_caller_that_is_killed_is_noticed_and_its_place_taken_over(local):
     assert mine.id in drill(local, "list", "--node", NODE).stdout
 
 
+def person(local, name, directory, *roles):
+    """The kubeconfig of an account of its own, bound to roles of the chart: (kind, name)."""
+    post = local.client.request
+    post(
+        "POST",
+        f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+        body=json.dumps({"metadata": {"name": name}}).encode(),
+    )
+    for kind, role in roles:
+        bind(local, name, kind, role)
+    return account_kubeconfig(local.plane, local.client, name, directory)
+
+
+def bind(local, name, kind, role):
+    """Give an account what a role has: ClusterRoles in the cluster, Roles in our namespace."""
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    place = rbac if kind == "ClusterRole" else f"{rbac}/namespaces/{NAMESPACE}"
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}
+    body = {"metadata": {"name": f"{name}-{role}"}, "roleRef": reference, "subjects": [subject]}
+    local.client.request("POST", f"{place}/{kind.lower()}bindings", body=json.dumps(body).encode())
+
+
+def ask(config, *words):
+    command = [sys.executable, "-m", "cli", *words, "--kubeconfig", config]
+    return subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, text=True, capture_output=True, check=False, timeout=SECONDS
+    )
+
+
+def test_who_may_only_look_sees_all_and_may_not_drill(local, batch, tmp_path):
+    config = person(local, "onlooker", tmp_path, ("ClusterRole", "slacktide-view"), ("Role", "slacktide-view"))
+
+    def explained():
+        done = ask(config, "explain", "node", NODE)
+        return (
+            done.returncode == 0 and "= reclaimable" in " ".join(done.stdout.split()) and "may not" not in done.stderr
+        )
+
+    # Bindings take a moment to hold. No component answers: the API server goes to no address of its own machine.
+    wait_for(explained, lambda: ask(config, "explain", "node", NODE).stderr)
+    for words, wanted in (
+        (("ps",), batch),
+        (("top", "--once"), NODE),
+        (("forecast",), NODE),
+        (("events",), ""),
+        (("explain", "pod", f"default/{batch}"), "tier BE"),
+        (("explain", "eviction"), ""),
+        (("drill", "list"), ""),
+    ):
+        done = ask(config, *words)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        assert "may not" not in done.stderr, words
+        assert wanted in done.stdout, words
+    done = run(local, "--duration", "500ms", kubeconfig=config)
+    assert done.returncode == 3
+    assert "may not" in done.stderr + done.stdout
+
+
 def test_a_missing_right_is_named(local, tmp_path):
-    client, post = local.client, local.client.request
-    accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-    post("POST", accounts, body=b'{"metadata":{"name":"person"}}')
-    config = account_kubeconfig(local.plane, client, "person", tmp_path)
+    config = person(local, "person", tmp_path)
     done = run(local, "--duration", "500ms", kubeconfig=config)
     assert done.returncode == 3
     assert "may not list nodes" in done.stderr + done.stdout
     assert 'verbs: ["list"]' in done.stderr + done.stdout
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    subject = {"kind": "ServiceAccount", "name": "person", "namespace": NAMESPACE}
-    for kind, place in (("ClusterRole", rbac), ("Role", f"{rbac}/namespaces/{NAMESPACE}")):
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "slacktide-drill-plan"}
-        body = {"metadata": {"name": "person"}, "roleRef": reference, "subjects": [subject]}
-        post("POST", f"{place}/{kind.lower()}bindings", body=json.dumps(body).encode())
+    for kind in ("ClusterRole", "Role"):
+        bind(local, "person", kind, "slacktide-drill-plan")
 
     def refused():
         done = run(local, "--duration", "500ms", kubeconfig=config)
@@ -256,9 +308,7 @@ def test_a_missing_right_is_named(local, tmp_path):
         return done.stderr + done.stdout
 
     wait_for(lambda: "may not make tokens" in refused(), refused)
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "slacktide-drill-token"}
-    body = {"metadata": {"name": "person-token"}, "roleRef": reference, "subjects": [subject]}
-    post("POST", f"{rbac}/namespaces/{NAMESPACE}/rolebindings", body=json.dumps(body).encode())
+    bind(local, "person", "Role", "slacktide-drill-token")
 
     def drilled():
         done = run(local, "--duration", "500ms", kubeconfig=config)
