@@ -133,7 +133,7 @@ class Drills:
     def _planned(self, order: Order, connection: Connection) -> Report:
         """Plan, ask, and drill if nothing speaks against it. Raises CommandError, NotHeard."""
         # An agent of this machine may just begin; one that shows a wrong certificate is not waited for.
-        told = drillplan.ask(connection, order, waits=not self._site.in_cluster)
+        told = drillplan.ask(connection, order, waits=not self._site.in_cluster, wall_clock=self._app.wall)
         facts = self._site.facts(order, told)
         plan = drillplan.judge(order, told, facts, last_node=self._wish.last_node, in_cluster=self._site.in_cluster)
         if not self._app.out.json:

@@ -39,6 +39,10 @@ class Told:
     targets: tuple[Target, ...] = ()
     skew_millis: int | None = None
 
+    def now(self, here: float) -> float:
+        """What time it is by the node's clock, when ours says `here` (seconds since the epoch)."""
+        return here + (self.skew_millis or 0) / 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:

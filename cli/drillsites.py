@@ -113,7 +113,8 @@ class InCluster:
         """See `Site`."""
         # Asked anew for each plan: a drill before this one may have closed a node.
         self._known = None
-        now = self._wall()
+        # How old its forecast is, is not for a caller's clock that may be wrong.
+        now = told.now(self._wall())
         nodes = [node_facts(node, now) for node in self._all()]
         (mine,) = (node for node in nodes if node.name == order.node)
         others = sum(node.open_for_be for node in nodes if node is not mine)
@@ -166,7 +167,7 @@ class OnThisMachine:
         """See `Site`. What the API server of this machine does not tell keeps nobody from a drill."""
         try:
             nodes = [one for one in nodes_of(self._client) if one.metadata.name == order.node]
-            mine = node_facts(nodes[0], self._wall()) if nodes else NodeFacts(name=order.node)
+            mine = node_facts(nodes[0], told.now(self._wall())) if nodes else NodeFacts(name=order.node)
             return Facts(node=mine, budgets=budgets_of(self._client, told.victims))
         except CommandError as error:
             return Facts(node=NodeFacts(name=order.node), unknown=(str(error),))
