@@ -1,7 +1,8 @@
 """Commands in the pages that are marked to be run, and how they are run.
 
 A line `<!-- run -->` before a fenced block marks it; neither the site nor GitHub shows it. Words may follow a colon:
-`needs=PROGRAM` (the block is left out, with the reason, where that is not installed), `code=N` (the last line ends so).
+`needs=PROGRAM` (the block is left out, with the reason, where that is not installed), `code=N` (the last line ends so),
+`with=cluster` (it is run on a real API server, by tests/deploy/test_docs_kubectl.py).
 A block is a script of bash that ends at the first command that fails.
 """
 
@@ -34,6 +35,7 @@ class Block:
     script: str
     needs: tuple[str, ...]
     code: int
+    on_cluster: bool
 
     def __str__(self):
         return f"{self.page.name}:{self.line}"
@@ -49,7 +51,7 @@ def blocks(page):
     found = []
     for block in _BLOCK.finditer(text):
         words = dict(word.split("=", 1) for word in (block["words"] or "").split())
-        assert not words.keys() - {"needs", "code"}, f"{page.name}: {words}"
+        assert not words.keys() - {"needs", "code", "with"}, f"{page.name}: {words}"
         found.append(
             Block(
                 page=page,
@@ -57,6 +59,7 @@ def blocks(page):
                 script=block["script"],
                 needs=tuple(filter(None, words.get("needs", "").split(","))),
                 code=int(words.get("code", "0")),
+                on_cluster=words.get("with") == "cluster",
             )
         )
     assert len(found) == len(_MARK.findall(text)), f"{page.name}: a mark without its block"
@@ -64,20 +67,21 @@ def blocks(page):
 
 
 def pages():
-    """Pages with marked blocks."""
-    return [page for page in PAGES if blocks(page)]
+    """Pages with blocks that are run on a machine."""
+    return [page for page in PAGES if any(not block.on_cluster for block in blocks(page))]
 
 
-def run(block, folder, state):
+def run(block, folder, state, **environment):
     """Run a block in `folder` as somebody who has installed Slacktide would; fails with what it printed.
 
-    `state` is the state directory of the Slacktide that it starts or finds.
+    `state` is the state directory of the Slacktide that it starts or finds; `environment` has more variables.
     """
     environ = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder),
         "SLACKTIDE_STATE": str(state),
+        **environment,
     }
     # What runs here need not find the packages by the working directory.
     environ.pop("PYTHONPATH", None)
