@@ -171,6 +171,8 @@ BOARD: Final = Board(
                         ),
                     ),
                     "slacktideapifailing",
+                    warn=0.1,
+                    bad=1.0,
                 ),
             ),
         ),

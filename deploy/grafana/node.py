@@ -99,6 +99,8 @@ BOARD: Final = Board(
                     RATE,
                     _rates("late_beats", "late_turns", "errors", "refused", "journal_errors", "watchdog"),
                     "slacktideagentlate",
+                    warn=0.01,
+                    bad=0.1,
                 ),
                 Question(
                     "Does somebody else write the same knobs?",
@@ -136,6 +138,8 @@ BOARD: Final = Board(
                         ),
                     ),
                     "slacktideagentlate",
+                    warn=0.05,
+                    bad=0.1,
                 ),
                 Question(
                     "Do its samples arrive?",

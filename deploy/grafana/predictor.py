@@ -219,6 +219,8 @@ BOARD: Final = Board(
                         ),
                     ),
                     "sizing",
+                    warn=1.0,
+                    bad=2.0,
                 ),
                 Question(
                     "How much memory does it hold?",

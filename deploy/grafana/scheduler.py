@@ -87,6 +87,8 @@ BOARD: Final = Board(
                         ),
                     ),
                     "the-scheduler-is-slow",
+                    warn=0.05,
+                    bad=0.5,
                 ),
                 Question(
                     "Which plugins take the time?",
@@ -101,6 +103,8 @@ BOARD: Final = Board(
                         ),
                     ),
                     "the-scheduler-is-slow",
+                    warn=0.02,
+                    bad=0.2,
                 ),
                 Question(
                     "Does it judge only the nodes that changed?",
@@ -139,6 +143,8 @@ BOARD: Final = Board(
                         ),
                     ),
                     "the-scheduler-is-slow",
+                    warn=0.01,
+                    bad=0.1,
                 ),
                 Question(
                     "How many pods are removed to make room?",
