@@ -36,7 +36,7 @@ class EngineSettings(Settings, frozen=True):
     ] = 0.95
     release_step_percent: Annotated[
         float, Meta(ge=0, le=100, description="share of S by which a peak may fall within an hour in any case")
-    ] = 2.0
+    ] = 3.0
 
     calibration_days: Annotated[
         float, Meta(ge=1, le=35, description="days of own outcomes that the calibration rests on")

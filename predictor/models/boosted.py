@@ -4,8 +4,10 @@ Two sets of trees, fitted on pooled nodes of public traces (predictor.training),
 horizon and its mean deviation from that, both in shares of S, the highest use of the last seven days. The answer at a
 risk is location + reach x deviation, with one reach for each risk. That prices risk: nodes that stray far have longer
 tails, so the same reach covers less of them than of calm ones, and much reserve for little safety is not spent. The
-reach is part of the weights, so the answer for a series depends on no other series. Weights exist for 1 h and 24 h;
-other horizons take the next longer, and those beyond ask each day at its part of the risk.
+reach is part of the weights, so the answer for a series depends on no other series. Of what lies near or above the
+highest use of a whole week only a part of the reach counts (the bend): peaks seldom get there, however far a series
+strays below. Weights exist for 1 h and 24 h; other horizons take the next longer, and those beyond ask each day at its
+part of the risk.
 
 Cost: about 0.3 ms a series with 14 days and 25 pods. Source: overcommit.md, section 8 (location-scale trees).
 """
@@ -15,10 +17,12 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor.models.base import HOUR_SECONDS, Floats, History
 from predictor.models.features import feature_names, features
 from predictor.models.levels import at_risks
+from predictor.models.node_features import WEEK
 from predictor.models.trees import Trees
 from predictor.models.weights import fitted_hours, load
 
@@ -34,18 +38,25 @@ class Boosted:
         """(risks, series) peaks in the unit of the usage; NaN where nothing is known of a series."""
         hours = fitted_hours(horizon_seconds)
         seconds = hours * HOUR_SECONDS
-        stored = load(self.name, hours, feature_names(seconds))
+        names = feature_names(seconds)
+        stored = load(self.name, hours, names)
         scale, table = features(history, seconds)
         location = Trees.of(stored, "location").predict(table)
         deviation = np.exp(Trees.of(stored, "deviation").predict(table))
-        shares = reached(location, deviation, stored["reach"], stored["bend"])
+        bend = bends(stored["bend"], table[:, names.index("hours_known")])
+        shares = reached(location, deviation, stored["reach"], bend)
         return np.maximum(at_risks(stored["risks"], shares, risks, horizon_seconds), 0.0) * scale
+
+
+def bends(fitted: Floats, hours_known: npt.NDArray[np.float32]) -> Floats:
+    """(2, series) bend of each: `fitted` (2,) where a week is known, none where S is the highest use of less."""
+    return np.where(hours_known >= WEEK, fitted[:, None], 1.0)
 
 
 def reached(location: Floats, deviation: Floats, reach: Floats, bend: Floats) -> Floats:
     """(risks, series) answers in shares of S: location + reach x deviation.
 
-    bend  (2,): a share of S, and the part of the reach that counts for what lies above it.
+    bend  (2, series): a share of S, and the part of the reach that counts for what lies above it.
     """
     level, part = bend
     straight, bent = (location + factor * reach[:, None] * deviation for factor in (1.0, part))
@@ -53,7 +64,7 @@ def reached(location: Floats, deviation: Floats, reach: Floats, bend: Floats) ->
 
 
 def reach_needed(location: Floats, deviation: Floats, peak: Floats, bend: Floats) -> Floats:
-    """(series,) the least reach whose answer is not below the peaks; shares of S all of them."""
+    """(series,) the least reach whose answer is not below the peaks (shares of S); `bend` as in `reached`."""
     level, part = bend
     needed = (peak - location) / deviation
     return np.where((peak > level) & (needed > 0), needed / part, needed)

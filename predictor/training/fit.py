@@ -9,6 +9,7 @@ versions of the packages make the same files.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import os
 import sys
@@ -26,46 +27,68 @@ from predictor.models.features import feature_names
 from predictor.models.quantile_regression import linear_shares
 from predictor.models.weights import HORIZONS_HOURS
 from predictor.training import linear, location_scale, residuals
-from predictor.training.rows import LONGEST_CUT_HOURS, Rows, joined, trace_rows
+from predictor.training.rows import LONGEST_CUT_HOURS, Nodes, Rows, joined, trace_rows
 
 WEIGHTS: Final = Path(__file__).resolve().parents[1] / "models" / "weights"
 
 
 class Packing(NamedTuple):
-    """One way to make rows: seed of the packing, hours between decisions by trace, and the longest of the shortened
-    histories in hours, 0 for whole ones."""
+    """One way to make rows.
+
+    seed         of the packing and of what is random in it.
+    every_hours  hours between decisions by trace; no divisor of a day where that leaves hours of it out.
+    cut          the longest of the shortened histories in hours, 0 for whole ones.
+    spread       see Nodes.
+    sizes        series of a node by trace, where that is another number than nodes are scored with.
+    """
 
     seed: int
     every_hours: Mapping[str, int]
-    cut: int
+    cut: int = 0
+    spread: float = 0.0
+    sizes: Mapping[str, int] = {}
+
+    def nodes(self, trace: str) -> Nodes:
+        """How nodes of a trace are made."""
+        return Nodes(self.seed, self.sizes.get(trace), self.spread)
 
 
+_OTHER_SIZES: Final = {"azure": 20, "google": 16, "planetlab": 24}
 PACKINGS: Final[Mapping[int, tuple[Packing, ...]]] = {
     1: (
-        Packing(0, {"bitbrains": 4, "azure": 1, "google": 1, "planetlab": 1}, cut=0),
+        Packing(0, {"bitbrains": 5, "azure": 1, "google": 1, "planetlab": 1}),
         Packing(1, {"bitbrains": 6, "azure": 3, "google": 1, "planetlab": 1}, cut=320),
+        Packing(2, {"bitbrains": 7, "google": 1, "planetlab": 1}),
+        Packing(3, {"bitbrains": 7}),
+        Packing(4, {"bitbrains": 7, "azure": 5, "google": 1, "planetlab": 1}, spread=0.5, sizes=_OTHER_SIZES),
+        Packing(5, {"bitbrains": 7}, spread=0.5, sizes={"bitbrains": 16}),
     ),
     24: (
-        Packing(0, {"bitbrains": 6, "azure": 3, "google": 3}, cut=0),
+        Packing(0, {"bitbrains": 6, "azure": 3, "google": 3}),
         Packing(1, {"bitbrains": 18, "azure": 9, "google": 3}, cut=72),
     ),
 }
-"""By horizon in hours. The first packing of each is the one that is scored. At 24 h, shortened histories of several
-days would teach that nodes of that age stray far, and the ten days of google would pay for it."""
+"""By horizon in hours. The first packing of each is the one that is scored; those after the second show the same series
+beside other neighbours and in other proportions. At 24 h, shortened histories of several days would teach that nodes of
+that age stray far, and the ten days of google would pay for it."""
 MEMORY_TRACES: Final = {"bitbrains_memory": 12, "google_memory": 2}
 """Traces of memory and the hours between decisions; no weights are fitted on them."""
-BENDS: Final[Mapping[int, tuple[float, float]]] = {1: (0.9, 0.75), 24: location_scale.STRAIGHT}
-"""By horizon in hours: above 0.9 S three quarters of the reach do. Peaks of a day rise above a week's too often."""
+BENDS: Final[Mapping[int, tuple[float, float]]] = {1: (0.95, 0.6), 24: location_scale.STRAIGHT}
+"""By horizon in hours: what part of the reach counts above what share of S. Peaks of a day rise above a week's too
+often for one."""
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def cpu_rows(hours: int) -> dict[str, Rows]:
     """Rows of every trace for a horizon, of all packings."""
     parts: dict[str, list[Rows]] = {}
-    for seed, every, cut in PACKINGS[hours]:
-        for name, step in every.items():
-            made = trace_rows(name, hours * HOUR_SECONDS, seed=seed, every_seconds=step * HOUR_SECONDS, cut=cut)
-            parts.setdefault(name, []).append(made)
+    horizon = hours * HOUR_SECONDS
+    for packing in PACKINGS[hours]:
+        for name, step in packing.every_hours.items():
+            every = step * HOUR_SECONDS
+            made = trace_rows(name, horizon, packing.nodes(name), every_seconds=every, cut=packing.cut)
+            scored = np.full(len(made.peak), packing is PACKINGS[hours][0])
+            parts.setdefault(name, []).append(dataclasses.replace(made, scored=scored))
     return {name: joined(made) for name, made in parts.items()}
 
 
@@ -74,7 +97,7 @@ def memory_rows(hours: int) -> dict[str, Rows]:
     horizon = hours * HOUR_SECONDS
     return {
         name: joined(
-            trace_rows(name, horizon, seed=seed, every_seconds=step * HOUR_SECONDS, cut=cut)
+            trace_rows(name, horizon, Nodes(seed), every_seconds=step * HOUR_SECONDS, cut=cut)
             for seed, cut in ((0, 0), (1, LONGEST_CUT_HOURS))
         )
         for name, step in MEMORY_TRACES.items()
@@ -100,12 +123,12 @@ def fit(hours: int, out: Path, rows: Mapping[str, Rows], memory: Mapping[str, Ro
     regression = linear.fit(rows, names)
     save(out / f"quantile_regression_{hours}h.npz", {**common, **regression})
     said = {
-        "boosted": {name: boosted.shares(part.location, part.deviation) for name, part in outside.items()},
+        "boosted": {name: boosted.shares(part) for name, part in outside.items()},
         "quantile_regression": linear.outside(rows, names),
     }
     entries = _entries("cpu", hours, rows, said)
     of_memory = {
-        "boosted": {name: boosted.answer(part.table) for name, part in memory.items()},
+        "boosted": {name: boosted.answer(part) for name, part in memory.items()},
         "quantile_regression": {name: linear_shares(regression, part.table, names) for name, part in memory.items()},
     }
     return entries + _entries("memory", hours, memory, of_memory)
@@ -117,14 +140,15 @@ Answers = Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
 
 def _entries(resource: prior.Resource, hours: int, rows: Mapping[str, Rows], answers: Answers) -> list[prior.Entry]:
     horizon = hours * HOUR_SECONDS
-    place = feature_names(horizon).index("hours_known")
     found: list[prior.Entry] = []
-    for name, part in rows.items():
-        known = part.table[:, place].astype(np.float64)
+    for name, whole in rows.items():
+        kept = whole.scored | whole.cut
+        part = whole.where(kept)
+        known = part.hours_known.astype(np.float64)
         # The highest use of the last seven days is S itself.
         said = {"window_max": {0.0: np.ones(len(part.peak))}}
         for model, traces in answers.items():
-            said[model] = {level: traces[name][location_scale.RISKS.index(level)] for level in residuals.LEVELS}
+            said[model] = {level: traces[name][location_scale.RISKS.index(level)][kept] for level in residuals.LEVELS}
         for model, levels in said.items():
             found += residuals.entries(resource, model, horizon, name, part, known, levels)
             for level, shares in levels.items():

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.models.base import Floats
-from predictor.models.boosted import reach_needed, reached
+from predictor.models.boosted import bends, reach_needed, reached
 from predictor.models.trees import Trees
 from predictor.training.convert import trees_of
 from predictor.training.rows import Rows, folds_of
@@ -49,25 +49,25 @@ _LEAST_RESIDUAL: Final = 0.001
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fitted:
-    """location, deviation: trees (deviation: of the logarithm). reach (risks,), bend (2,): see `reached`."""
+    """location, deviation: trees (deviation: of the logarithm). reach (risks,): see `reached`; bend (2,): `bends`."""
 
     location: Trees
     deviation: Trees
     reach: Floats
     bend: Floats
 
-    def answer(self, table: npt.NDArray[np.float32]) -> Floats:
-        """(risks, rows) for a table of features, in shares of S."""
-        return self.shares(self.location.predict(table), np.exp(self.deviation.predict(table)))
+    def answer(self, rows: Rows) -> Floats:
+        """(risks, rows) in shares of S."""
+        return self.shares(Outside(rows, self.location.predict(rows.table), np.exp(self.deviation.predict(rows.table))))
 
-    def shares(self, location: Floats, deviation: Floats) -> Floats:
-        """(risks, rows) of locations and deviations (rows,)."""
-        return reached(location, deviation, self.reach, self.bend)
+    def shares(self, said: Outside) -> Floats:
+        """(risks, rows) of locations and deviations."""
+        return reached(said.location, said.deviation, self.reach, bends(self.bend, said.rows.hours_known))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outside:
-    """Out-of-fold location and deviation (rows,) of one trace's rows."""
+    """Location and deviation (rows,) of one trace's rows, out of fold where they are for fitting or scoring."""
 
     rows: Rows
     location: Floats
@@ -130,7 +130,12 @@ def weights_of(rows: Rows) -> Floats:
 
 def reaches(parts: Sequence[Outside], bend: Floats) -> Floats:
     """(risks,) reach of each risk: by it as many peaks are above the answer as the risk says, mean over traces."""
-    needed = np.concatenate([reach_needed(part.location, part.deviation, part.rows.peak, bend) for part in parts])
+    needed = np.concatenate(
+        [
+            reach_needed(part.location, part.deviation, part.rows.peak, bends(bend, part.rows.hours_known))
+            for part in parts
+        ]
+    )
     weight = np.concatenate([weights_of(part.rows) for part in parts])
     order = np.argsort(needed)
     reached = np.cumsum(weight[order])

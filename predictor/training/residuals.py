@@ -50,8 +50,8 @@ def entries(
 
 
 def line(model: str, hours: int, source: str, level: float, rows: Rows, said: Floats) -> str:
-    """What a model gave on the rows with whole histories of the first packing: savings and violations."""
-    scored = ~rows.cut & ~np.isnan(said)
+    """What a model gave on the rows that are scored: savings and violations."""
+    scored = rows.scored & ~np.isnan(said)
     answers, peaks, limits = said[scored], rows.peak[scored], rows.limit[scored]
     if not len(answers):
         return f"{model} {hours}h {source} level {level}: nothing to score"

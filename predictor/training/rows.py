@@ -18,9 +18,11 @@ from predictor.backtest.nodes import fold_of
 from predictor.backtest.pack import Packing, pack, packed
 from predictor.backtest.replay import Replay, decision_slots, decisions
 from predictor.models.base import HOUR_SECONDS, Floats, History, Integers, Members
-from predictor.models.features import features
+from predictor.models.features import feature_names, features
 
 FOLDS: Final = 3
+_HOURS_KNOWN: Final = feature_names(HOUR_SECONDS).index("hours_known")
+"""Column of a feature that is at the same place for every horizon."""
 _SHORTEST_HOURS: Final = 4.0
 LONGEST_CUT_HOURS: Final = 320
 _SHORT_TRACE_SLOTS: Final = 288
@@ -34,7 +36,9 @@ class Rows:
     peak   (rows,) highest use over the horizon, in shares of S.
     limit  (rows,) requests, in shares of S. Only for scoring: no feature.
     node, slot, fold (rows,): where a row comes from.
-    cut    (rows,) whether the history was cut short; such rows are fitted on, not scored.
+    cut    (rows,) whether the history was cut short.
+    scored (rows,) whether it is of nodes as they are scored. All other rows are only fitted on, and those with
+           shortened histories stand for young nodes, too.
     """
 
     table: npt.NDArray[np.float32]
@@ -44,6 +48,12 @@ class Rows:
     slot: Integers
     fold: Integers
     cut: npt.NDArray[np.bool_]
+    scored: npt.NDArray[np.bool_]
+
+    @property
+    def hours_known(self) -> npt.NDArray[np.float32]:
+        """(rows,) hours of history behind each."""
+        return self.table[:, _HOURS_KNOWN]
 
     def where(self, kept: npt.NDArray[np.bool_]) -> Rows:
         """The rows that are kept."""
@@ -61,16 +71,32 @@ def folds_of(parts: Iterable[Rows]) -> list[int]:
     return sorted({int(fold) for part in parts for fold in np.unique(part.fold)})
 
 
-def trace_rows(name: str, horizon_seconds: float, *, seed: int, every_seconds: float, cut: int = 0) -> Rows:
-    """Rows of all folds of a trace, in the packing of `seed`; of planetlab none beyond the 14 h that its days leave.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nodes:
+    """How series are made into nodes.
+
+    seed    of the packing, and of all else that is random.
+    size    series of a node; None for as many as nodes are scored with.
+    spread  standard deviation of the logarithm of the factor that each series of a node is multiplied by. A series in
+            other proportion to its neighbours is a new one for what is fitted.
+    """
+
+    seed: int
+    size: int | None = None
+    spread: float = 0.0
+
+
+def trace_rows(name: str, horizon_seconds: float, nodes: Nodes, *, every_seconds: float, cut: int = 0) -> Rows:
+    """Rows of all folds of a trace, in one packing; of planetlab none beyond the 14 h that its days leave.
 
     With `cut` each decision sees a history of a random length from 4 to 320 h, and those of more than `cut` hours are
     left out. Raises SlacktideError when the traces are not there.
     """
     parts: list[Rows] = []
     plan = traces.PLANS[name]
+    seed = nodes.seed
     for number, (label, table) in enumerate(plan.tables(traces.directory())):
-        replay, fold = _packed(name, label, table, seed)
+        replay, fold = _packed(name, label, table, nodes)
         cutter = _Cutter(np.random.default_rng((seed, number)), cut) if cut else None
         made = list(_replay_rows(replay, fold, horizon_seconds, every_seconds, cutter))
         if made:
@@ -79,7 +105,7 @@ def trace_rows(name: str, horizon_seconds: float, *, seed: int, every_seconds: f
     return joined(parts)
 
 
-def _packed(name: str, label: str, table: traces.Table, seed: int) -> tuple[Replay, Integers]:
+def _packed(name: str, label: str, table: traces.Table, made: Nodes) -> tuple[Replay, Integers]:
     """One replay of the nodes of all folds, and the fold of each node."""
     plan = traces.PLANS[name]
     if label.startswith("planetlab"):
@@ -90,12 +116,15 @@ def _packed(name: str, label: str, table: traces.Table, seed: int) -> tuple[Repl
     nodes: list[int] = []
     for fold in np.unique(folds):
         kept = np.flatnonzero(folds == fold)
-        packing = pack(table.usage[:, kept], plan.size, plan.passes, seed)
+        packing = pack(table.usage[:, kept], made.size or plan.size, plan.passes, made.seed)
         members.append(kept[packing.members])
         owners.append(packing.owner + len(nodes))
         nodes += [int(fold)] * packing.nodes
-    packing = Packing(np.concatenate(members), np.concatenate(owners), len(nodes))
-    replay = packed(label, traces.SLOT_SECONDS, table.at0, table.usage, packing, warmup_slots=plan.warmup_slots)
+    usage = table.usage[:, np.concatenate(members)]
+    if made.spread:
+        usage = usage * np.random.default_rng(made.seed).lognormal(0.0, made.spread, usage.shape[1])
+    packing = Packing(np.arange(usage.shape[1]), np.concatenate(owners), len(nodes))
+    replay = packed(label, traces.SLOT_SECONDS, table.at0, usage, packing, warmup_slots=plan.warmup_slots)
     return replay, np.array(nodes)
 
 
@@ -126,6 +155,7 @@ def _replay_rows(
             np.full(len(nodes), slot),
             fold,
             np.full(len(nodes), cutter is not None),
+            np.full(len(nodes), cutter is None),
         )
         yield rows.where(usable)
 

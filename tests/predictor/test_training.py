@@ -1,21 +1,23 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor import prior
 from predictor.models.base import DAY_SECONDS, HOUR_SECONDS, History
-from predictor.models.boosted import reach_needed, reached
+from predictor.models.boosted import bends, reach_needed, reached
 from predictor.models.features import feature_names, features
+from predictor.models.node_features import WEEK
 from predictor.prior import Group
 from predictor.sketch import Sketch
 
 pytest.importorskip("lightgbm", reason="weights are fitted with lightgbm, which is not installed")
 
 from predictor.training import fit, linear, location_scale, residuals
-from predictor.training.rows import Rows, joined
+from predictor.training.rows import Nodes, Rows, joined, trace_rows
 
 NAMES = feature_names(HOUR_SECONDS)
 
@@ -37,6 +39,7 @@ def rows(count=900, seed=0, cut=False):
         slot=np.arange(count),
         fold=np.arange(count) % 3,
         cut=np.full(count, cut),
+        scored=np.full(count, not cut),
     )
 
 
@@ -48,7 +51,7 @@ def fitted():
 def test_answers_hold_the_asked_risk_on_rows_not_seen(fitted):
     model, _ = fitted
     unseen = rows(3000, seed=5)
-    answers = model.answer(unseen.table)
+    answers = model.answer(unseen)
     for level in (0.02, 0.05, 0.1, 0.2):
         measured = np.mean(unseen.peak > answers[location_scale.RISKS.index(level)])
         assert level / 2 < measured < level * 2
@@ -76,24 +79,63 @@ def test_reach_falls_with_the_risk(fitted):
     bend=st.tuples(st.floats(0.5, 1.2), st.floats(0.3, 1.0)),
 )
 def test_the_reach_that_a_peak_needs_reaches_it_and_no_further(location, deviation, peak, bend):
-    at, by, high, bent = (np.array(value, ndmin=1, dtype=float) for value in (location, deviation, peak, bend))
+    at, by, high = (np.array(value, ndmin=1, dtype=float) for value in (location, deviation, peak))
+    bent = bends(np.array(bend), np.array([WEEK]))
     [needed] = reach_needed(at, by, high, bent)
     reaches = np.array([needed + 1e-6, needed - 1e-6])
     above, below = reached(at, by, reaches, bent)[:, 0]
     assert below < peak + 1e-9
     assert above > peak - 1e-9
-    straight = reached(at, by, reaches, np.array(location_scale.STRAIGHT))[:, 0]
+    straight = reached(at, by, reaches, bends(np.array(bend), np.array([WEEK - 1])))[:, 0]
     assert (reached(at, by, np.maximum(reaches, 0.0), bent)[:, 0] <= np.maximum(straight, location) + 1e-12).all()
 
 
 def test_a_bend_keeps_the_asked_risk(fitted):
     bent, _ = location_scale.fit({"one": rows(), "two": rows(seed=1)}, (1.4, 0.6), rounds=60)
     unseen = rows(3000, seed=5)
-    answers = bent.answer(unseen.table)
+    answers = bent.answer(unseen)
     for level in (0.02, 0.1):
         measured = np.mean(unseen.peak > answers[location_scale.RISKS.index(level)])
         assert level / 2 < measured < level * 2
     assert (bent.reach >= fitted[0].reach).all(), "where a part of the reach counts, more of it is needed"
+
+
+def test_only_nodes_known_for_a_week_are_bent():
+    found = bends(np.array([0.95, 0.6]), np.array([WEEK, WEEK - 1, 336.0], dtype=np.float32))
+    assert found.T.tolist() == [[0.95, 0.6], [1.0, 1.0], [0.95, 0.6]]
+
+
+@pytest.fixture
+def jobs(tmp_path, monkeypatch):
+    """A trace of 90 jobs over ten days."""
+    rng = np.random.default_rng(3)
+    slots = pd.DataFrame(rng.random((900, 288)) * 20)
+    folder = tmp_path / "google2011-jobs"
+    folder.mkdir()
+    frame = pd.concat(
+        [pd.DataFrame({"job": np.repeat(np.arange(90), 10), "day": np.tile(np.arange(10), 90)}), slots], axis=1
+    )
+    frame.to_csv(folder / "cpu_pct.csv.gz", index=False)
+    monkeypatch.setenv("SLACKTIDE_TRACES", str(tmp_path))
+
+
+def test_rows_of_series_in_other_proportions_are_new_ones_of_the_same_folds(jobs):
+    plain, same, spread = (
+        trace_rows("google", HOUR_SECONDS, nodes, every_seconds=12 * HOUR_SECONDS)
+        for nodes in (Nodes(0), Nodes(0), Nodes(0, spread=0.5))
+    )
+    np.testing.assert_array_equal(plain.table, same.table)
+    np.testing.assert_array_equal(plain.fold, spread.fold)
+    np.testing.assert_array_equal(plain.slot, spread.slot)
+    assert not np.isclose(plain.peak, spread.peak).any()
+    assert (spread.peak <= spread.limit + 1e-9).all(), "requests are in the same proportion as the use"
+
+
+def test_smaller_nodes_are_more_nodes(jobs):
+    plain, small = (
+        trace_rows("google", HOUR_SECONDS, nodes, every_seconds=12 * HOUR_SECONDS) for nodes in (Nodes(0), Nodes(0, 10))
+    )
+    assert len(np.unique(small.node)) > len(np.unique(plain.node))
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):
