@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from standalone.state import StateDir
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+_SKEW_SECONDS: Final = 5.0
+"""Clocks that differ by less are taken for the same: the server's is known to a second or two."""
 
 
 def connect(state: StateDir) -> Client:
@@ -96,7 +99,9 @@ class App:
     is_up: Callable[[str], bool] = is_up
     stop_signals: Callable[[], StopSignals] = caught_signals
     wall: Callable[[], float] = time.time
-    """Seconds since the epoch; ages are by this clock."""
+    """Seconds since the epoch by the clock of this machine."""
+    _cluster: Client | None = field(default=None, init=False, repr=False)
+    _skew_said: bool = field(default=False, init=False, repr=False)
 
     @property
     def root(self) -> str:
@@ -116,6 +121,21 @@ class App:
             raise not_running(self.root)
         return found
 
+    def now(self) -> float:
+        """Seconds since the epoch, for ages of what a server said; ask it first.
+
+        By the clock of the cluster's API server where this machine's is far off, which is said once.
+        """
+        here = self.wall()
+        ahead = None if self._cluster is None else self._cluster.clock_ahead_seconds()
+        if ahead is None or abs(ahead) <= _SKEW_SECONDS:
+            return here
+        if not self._skew_said:
+            self._skew_said = True
+            way = "behind" if ahead > 0 else "ahead of"
+            self.out.say(f"this machine's clock is {abs(ahead):.0f} s {way} the API server's; ages are by the server's")
+        return here + ahead
+
     @property
     def in_cluster(self) -> bool:
         """Whether a cluster is asked instead of the Slacktide of this machine."""
@@ -130,7 +150,8 @@ class App:
         from slacktide.settings import ClusterSettings
 
         quiet_logs()
-        return self.reach(ClusterSettings(kubeconfig=self.kubeconfig, context=self.context))
+        self._cluster = self.reach(ClusterSettings(kubeconfig=self.kubeconfig, context=self.context))
+        return self._cluster
 
     def local_client(self) -> Client:
         """Client of this machine's API server, for what is about pods that are processes here. Raises CommandError."""

@@ -134,7 +134,7 @@ def pod_answer(app: App, asked: Components, pod: Pod) -> PodExplanation:
     record = kept_of(asked, pod.metadata.uid)
     silent = [] if record.cycle is not None else list(record.problems)
     if not node:
-        return explain_pod(pod, record, app.wall(), silent=silent)
+        return explain_pod(pod, record, app.now(), silent=silent)
     held = None if is_terminal(pod) else held_of(asked, node, pod.metadata.uid)
     told = evictions_of(app, asked, node, pod_key(pod))
     silent += [one.problem for one in (held, told) if one is not None and one.problem]
@@ -142,7 +142,7 @@ def pod_answer(app: App, asked: Components, pod: Pod) -> PodExplanation:
     return explain_pod(
         pod,
         record,
-        app.wall(),
+        app.now(),
         held=None if held is None else held.value,
         decisions=[one for one in decisions if one.uid == pod.metadata.uid],
         silent=list(dict.fromkeys(silent)),

@@ -119,7 +119,7 @@ def print_events(app: App, wanted: Wanted) -> None:
     if app.out.json:
         app.out.document(Events(events=found))
     elif found:
-        now = app.wall()
+        now = app.now()
         wide = app.out.wide
         names = [f"{item.namespace or 'default'}/{item.event}" for item in found]
         app.out.listing("event", names, columns(wide=wide), [cells(item, now, wide=wide) for item in found])
@@ -164,4 +164,4 @@ def _print(app: App, item: EventLine) -> None:
         app.out.line(item)
         return
     when = item.at[11:19] or "--:--:--"
-    app.out.text("  ".join([when, *map(plain, cells(item, app.wall(), wide=app.out.wide)[1:])]))
+    app.out.text("  ".join([when, *map(plain, cells(item, app.now(), wide=app.out.wide)[1:])]))

@@ -32,14 +32,14 @@ def watch_node(app: App, interval: float | None, *, everything: bool) -> None:
     """This machine; once without `interval`."""
     state, client = app.state(), app.client()
     if interval is None:
-        now = picture(app, state, client, app.wall())
+        now = picture(app, state, client, app.now())
         if app.out.json:
             app.out.document(now)
         else:
             app.out.draw(draw(now, components=everything, wide=app.out.wide))
     elif app.out.json:
         while True:
-            app.out.line(picture(app, state, client, app.wall()))
+            app.out.line(picture(app, state, client, app.now()))
             time.sleep(interval)
     else:
         console = app.out.console()
@@ -47,7 +47,7 @@ def watch_node(app: App, interval: float | None, *, everything: bool) -> None:
             app,
             interval,
             lambda: draw(
-                picture(app, state, client, app.wall()),
+                picture(app, state, client, app.now()),
                 components=everything,
                 max_pods=max(3, console.height - 22),
                 wide=app.out.wide,
@@ -64,7 +64,7 @@ def watch_fleet(app: App, order: str, wanted: str, only: str, interval: float | 
         return chosen(now.nodes, order, wanted, only)
 
     if interval is None:
-        now = fleet(client.list(NODES).items, client.list(PODS).items, app.wall())
+        now = fleet(client.list(NODES).items, client.list(PODS).items, app.now())
         _show(app, now, selected(now))
         return
     nodes, pods = Informer(client, NODES, name="top"), Informer(client, PODS, name="top")
@@ -75,7 +75,7 @@ def watch_fleet(app: App, order: str, wanted: str, only: str, interval: float | 
         pods.wait_synced(_FIRST_SECONDS)
 
         def look() -> Fleet:
-            now = fleet(nodes.items(), pods.items(), app.wall())
+            now = fleet(nodes.items(), pods.items(), app.now())
             trends.add(now.nodes)
             return now
 

@@ -63,7 +63,7 @@ def node(app: App, name: str | None, changes: int, system: str) -> int:
     if app.out.json:
         app.out.document(said.document())
     else:
-        show_node(app.out, said, app.wall(), changes)
+        show_node(app.out, said, app.now(), changes)
     return code
 
 
@@ -84,7 +84,7 @@ def _node(app: App, name: str | None, system: str) -> tuple[NodeAnswer, int]:
             if app.in_cluster:
                 raise
             return answer_without_api(asked, error), NOT_RUNNING
-        now = app.wall()
+        now = app.now()
         return node_answer(asked, standing(found, pods, now), now), OK
 
 
@@ -138,10 +138,10 @@ def pod(app: App, name: str, namespace: str, nodes: int, system: str) -> None:
     if app.out.json:
         app.out.document(gone or said)
     elif gone is None:
-        show_pod(app.out, said, app.wall(), nodes)
+        show_pod(app.out, said, app.now(), nodes)
     else:
         app.out.text(f"{key}: not there any more; it was told to go:")
-        show_evictions(app.out, gone, app.wall(), _OF_A_POD_THAT_IS_GONE)
+        show_evictions(app.out, gone, app.now(), _OF_A_POD_THAT_IS_GONE)
 
 
 @command.command(
@@ -171,4 +171,4 @@ def eviction(app: App, name: str | None, namespace: str, node: str | None, most:
     if app.out.json:
         app.out.document(said)
     else:
-        show_evictions(app.out, said, app.wall(), most)
+        show_evictions(app.out, said, app.now(), most)

@@ -59,7 +59,7 @@ def command(
     from slacktide.cluster import NODES, PODS
 
     client = app.client()
-    found = fleet(client.list(NODES).items, client.list(PODS).items, app.wall()).nodes
+    found = fleet(client.list(NODES).items, client.list(PODS).items, app.now()).nodes
     if name is not None:
         known, found = [one.node for one in found], [one for one in found if one.node == name]
         if not found:

@@ -24,8 +24,8 @@ def command(app: App, tier: str | None, namespace: str | None) -> None:
     # In a cluster each node's agent measures, and none can be asked for all.
     measured = None if app.in_cluster else app.agent_status(app.state())
     used = podview.by_uid(measured.pods if measured else [])
-    now = app.wall()
     listed = client.list(PODS, namespace=namespace).items
+    now = app.now()
     lines = [podview.line(pod, used.get(pod.metadata.uid), now) for pod in listed]
     if tier:
         lines = [item for item in lines if item.tier == tier.upper()]

@@ -345,6 +345,10 @@ class Client:
         """One raw request, sent once; the body of the answer as it came."""
         return self._send(self._request(method, path, query or {}, body=body, content_type=content_type)).body
 
+    def clock_ahead_seconds(self) -> float | None:
+        """How far the server's clock is ahead of this machine's, to about a second; None where it said no time yet."""
+        return self._transport.ahead_seconds()
+
     def close(self) -> None:
         """Close idle connections and end waits for a retry."""
         self._closing.set()

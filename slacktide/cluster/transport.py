@@ -58,10 +58,18 @@ class Response:
 class Transport:
     """Sends requests with the current credentials; safe to use from several threads."""
 
-    def __init__(self, source: CredentialSource, user_agent: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        source: CredentialSource,
+        user_agent: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._source = source
         self._user_agent = user_agent
         self._clock = clock
+        self._wall = wall
+        self._dated: tuple[str, float] | None = None
         self._lock = threading.Lock()
         self._endpoint: Endpoint | None = None
         self._opener: _Opener | None = None
@@ -76,7 +84,23 @@ class Transport:
             answer = self._whole(request, self._source.current())
         if answer.status >= 300:
             raise _refused(request, answer)
+        date = answer.headers.get("date")
+        if date is not None:
+            self._dated = date, self._wall()
         return Response(answer.status, answer.headers, answer.body)
+
+    def ahead_seconds(self) -> float | None:
+        """How far the server's clock is ahead of ours, by header Date of its last answer (RFC 9110, whole seconds)."""
+        if self._dated is None:
+            return None
+        from email.utils import parsedate_to_datetime
+
+        text, here = self._dated
+        try:
+            # Cut to the second: half of one is added on average.
+            return parsedate_to_datetime(text).timestamp() + 0.5 - here
+        except (ValueError, TypeError):
+            return None
 
     def stream(self, request: Request) -> Stream:
         """An answer to be read as it arrives. Raises as `send` does, before the first byte."""

@@ -228,3 +228,26 @@ def test_following_events_prints_them_and_ends_with_ctrl_c(command, twin, app, c
     app.out = UntilFirst()
     assert command("events", "--follow") == 130
     assert "10:00:00  Warning  Evicted  pod/team/p1  slacktide-agent  message of first (x2)" in out.text
+
+
+@pytest.mark.parametrize(("ahead", "way"), [(7200.0, "7200 s behind"), (-7200.0, "7200 s ahead of")])
+@pytest.mark.parametrize("words", [("forecast",), ("top",), ("explain", "node", "a")])
+def test_a_clock_of_this_machine_that_is_wrong_is_said_once_and_no_forecast_is_old_by_it(
+    command, app, twin, cluster, out, err, words, ahead, way
+):
+    here = app.wall()
+    app.wall = lambda: here - ahead
+    assert command(*words, "-o", "json") == 0
+    assert '"freshness": "fresh"' not in out.text
+    assert "clock" not in err.text
+    out.raw.truncate(0)
+    twin.clock_ahead = ahead
+    assert command(*words, "-o", "json") == 0
+    assert '"freshness": "fresh"' in out.text
+    assert err.text.count(f"this machine's clock is {way} the API server's; ages are by the server's") == 1
+
+
+def test_clocks_that_differ_by_little_are_the_same(command, twin, cluster, out, err):
+    twin.clock_ahead = 2.0
+    assert command("forecast") == 0
+    assert err.text == ""

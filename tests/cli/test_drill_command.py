@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 
 import grpc
 import msgspec
@@ -12,7 +13,9 @@ import pytest
 
 from cli import drilllive
 from cli.drillreach import Reach, agent_of, authority, connect, token_of
+from cli.drillrecords import FileRecords
 from cli.drillreport import Report
+from cli.drillsites import RECORDS_FOLDER
 from cli.exits import CommandError
 from cli.session import StopSignals
 from slacktide.cluster.errors import Forbidden, NotFound
@@ -326,10 +329,16 @@ def test_an_unknown_drill_is_said_with_the_nearest(command, err, agent, stop):
     assert "is no id of a drill" in err.text
 
 
-def test_abort_ends_a_drill_of_somebody_else(command, start, out, agent, stop):
+def test_abort_ends_a_drill_of_somebody_else(app, command, start, out, agent, stop):
     agent.hold = True
     ran = start("drill", "run", "--yes")
     assert agent.watching.wait(WAIT_SECONDS)
+    # A drill is recorded beside its watching.
+    records = FileRecords(app.state().folder(RECORDS_FOLDER))
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not records.all():
+        assert time.monotonic() < deadline, "the drill was not recorded"
+        time.sleep(0.01)
     assert command("drill", "abort", DRILL_ID) == 0
     assert "aborted by the owner of the socket" in out.text
     assert ran.wait() == 1

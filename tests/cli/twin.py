@@ -25,6 +25,7 @@ class Twin:
         self.output = {}
         self.ended_output = set()
         self.away = False
+        self.clock_ahead = None
         self.deletions = []
         self.created = threading.Event()
         self.lose_next_answer = False
@@ -100,6 +101,9 @@ class Twin:
     def logs(self, namespace, name, container=None, follow=False, stream="All", tail_lines=None):
         self._reachable()
         return self._read(name, stream, follow, tail_lines)
+
+    def clock_ahead_seconds(self):
+        return self.clock_ahead
 
     def close(self):
         """Nothing to close."""

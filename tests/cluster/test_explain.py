@@ -20,6 +20,7 @@ import pytest
 
 from agent.act.audit import Audit, AuditLine
 from agent.eviction import Way
+from cli.app import App
 from cli.main import main
 from slacktide.cluster import NAMESPACES, NODES, PODS, EventRecorder
 from slacktide.cluster.permissions import permissions
@@ -207,6 +208,18 @@ def test_a_node_tells_its_sum_what_moved_it_and_its_ladder(slacktide, nodes, ask
     assert code == 0
     assert f"ladder of {HERE} (the agent, " in out
     assert "* the agent observes only: what is said below is what it would do" in out
+
+
+@pytest.mark.parametrize("ahead", [-7200.0, 7200.0])
+def test_a_caller_with_a_wrong_clock_judges_no_forecast_by_it(slacktide, capsys, ahead):
+    app = App(wall=lambda: time.time() + ahead)
+    assert main(["forecast", HERE, "-o", "json", "--kubeconfig", slacktide.kubeconfig], app) == 0
+    said = capsys.readouterr()
+    (one,) = json.loads(said.out)["nodes"]
+    assert one["freshness"] == "fresh"
+    assert abs(one["age_seconds"]) < 60
+    way = "ahead of" if ahead > 0 else "behind"
+    assert f"s {way} the API server's; ages are by the server's" in said.err
 
 
 def test_a_node_whose_agent_is_not_there_tells_the_rest(slacktide, ask):
