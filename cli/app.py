@@ -127,14 +127,14 @@ class App:
         By the clock of the cluster's API server where this machine's is far off, which is said once.
         """
         here = self.wall()
-        ahead = None if self._cluster is None else self._cluster.clock_ahead_seconds()
-        if ahead is None or abs(ahead) <= _SKEW_SECONDS:
+        there = None if self._cluster is None else self._cluster.server_seconds()
+        if there is None or abs(there - here) <= _SKEW_SECONDS:
             return here
         if not self._skew_said:
             self._skew_said = True
-            way = "behind" if ahead > 0 else "ahead of"
-            self.out.say(f"this machine's clock is {abs(ahead):.0f} s {way} the API server's; ages are by the server's")
-        return here + ahead
+            off = f"{abs(there - here):.0f} s {'behind' if there > here else 'ahead of'}"
+            self.out.say(f"this machine's clock is {off} the API server's; ages are by the server's")
+        return there
 
     @property
     def in_cluster(self) -> bool:
@@ -152,6 +152,11 @@ class App:
         quiet_logs()
         self._cluster = self.reach(ClusterSettings(kubeconfig=self.kubeconfig, context=self.context))
         return self._cluster
+
+    def close(self) -> None:
+        """End the connections to a cluster; once the command is over."""
+        if self._cluster is not None:
+            self._cluster.close()
 
     def local_client(self) -> Client:
         """Client of this machine's API server, for what is about pods that are processes here. Raises CommandError."""

@@ -145,6 +145,8 @@ def main(argv: list[str] | None = None, app: App | None = None) -> int:
         # The reader has gone; without this, the interpreter would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    finally:
+        app.close()
 
 
 if __name__ == "__main__":

@@ -345,9 +345,9 @@ class Client:
         """One raw request, sent once; the body of the answer as it came."""
         return self._send(self._request(method, path, query or {}, body=body, content_type=content_type)).body
 
-    def clock_ahead_seconds(self) -> float | None:
-        """How far the server's clock is ahead of this machine's, to about a second; None where it said no time yet."""
-        return self._transport.ahead_seconds()
+    def server_seconds(self) -> float | None:
+        """What the server's clock says now, in seconds since the epoch, to about a second; None before any answer."""
+        return self._transport.server_seconds()
 
     def close(self) -> None:
         """Close idle connections and end waits for a retry."""

@@ -58,17 +58,10 @@ class Response:
 class Transport:
     """Sends requests with the current credentials; safe to use from several threads."""
 
-    def __init__(
-        self,
-        source: CredentialSource,
-        user_agent: str,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, source: CredentialSource, user_agent: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._user_agent = user_agent
         self._clock = clock
-        self._wall = wall
         self._dated: tuple[str, float] | None = None
         self._lock = threading.Lock()
         self._endpoint: Endpoint | None = None
@@ -86,19 +79,22 @@ class Transport:
             raise _refused(request, answer)
         date = answer.headers.get("date")
         if date is not None:
-            self._dated = date, self._wall()
+            self._dated = date, self._clock()
         return Response(answer.status, answer.headers, answer.body)
 
-    def ahead_seconds(self) -> float | None:
-        """How far the server's clock is ahead of ours, by header Date of its last answer (RFC 9110, whole seconds)."""
+    def server_seconds(self) -> float | None:
+        """What the server's clock says now, in seconds since the epoch, to about a second.
+
+        By header Date of its last answer (RFC 9110, whole seconds); None where it sent none.
+        """
         if self._dated is None:
             return None
         from email.utils import parsedate_to_datetime
 
-        text, here = self._dated
+        text, at = self._dated
         try:
-            # Cut to the second: half of one is added on average.
-            return parsedate_to_datetime(text).timestamp() + 0.5 - here
+            # Cut to the second: what was cut is half of one on average.
+            return parsedate_to_datetime(text).timestamp() + 0.5 + self._clock() - at
         except (ValueError, TypeError):
             return None
 

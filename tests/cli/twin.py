@@ -25,7 +25,7 @@ class Twin:
         self.output = {}
         self.ended_output = set()
         self.away = False
-        self.clock_ahead = None
+        self.clock = None
         self.deletions = []
         self.created = threading.Event()
         self.lose_next_answer = False
@@ -102,8 +102,8 @@ class Twin:
         self._reachable()
         return self._read(name, stream, follow, tail_lines)
 
-    def clock_ahead_seconds(self):
-        return self.clock_ahead
+    def server_seconds(self):
+        return self.clock() if self.clock else None
 
     def close(self):
         """Nothing to close."""
