@@ -14,7 +14,6 @@ import msgspec
 
 from cli.drillreport import Victim
 from cli.exits import REFUSED, USAGE, CommandError
-from cli.podview import show_closed
 from slacktide import forecast
 from slacktide.cluster import NODES, PDBS, PODS, PodDisruptionBudget
 from slacktide.cluster.errors import ClusterError, Forbidden, NotFound
@@ -117,7 +116,7 @@ def _sells(node: Node, now: float) -> tuple[bool, str]:
     except forecast.ForecastError as error:
         return False, f"its forecast cannot be read ({error}): nothing is sold there"
     if found.closed:
-        return False, f"nothing is sold there ({show_closed(found.closed)})"
+        return False, f"nothing is sold there ({forecast.closed_words(found.closed)})"
     fresh = forecast.freshness(found, now)
     if fresh is forecast.Freshness.EXPIRED:
         return False, "its forecast has expired: nothing is sold there"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from cli.podview import show_closed
 from slacktide import forecast as wire
 from slacktide.forecast import Amount, Forecast, Freshness, Origin, Terms
 
@@ -141,7 +140,7 @@ def _origin(origin: Origin) -> str:
 
 def _offered(forecast: Forecast) -> str:
     if forecast.closed:
-        return show_closed(forecast.closed)
+        return wire.closed_words(forecast.closed)
     if forecast.terms.fading is not None:
         return f"the node is silent: {forecast.terms.fading:.0%} of its room is left"
     waits = any(

@@ -10,7 +10,8 @@ from cli.cycles import REASON_COLUMNS, reason_rows, table
 from cli.happenings import COLUMNS as EVENT_COLUMNS
 from cli.happenings import cells
 from cli.podexplained import HOLD_COLUMNS, PodExplanation, held_line, hold_rows
-from cli.podview import show_age, show_bytes, show_closed, show_cpu
+from cli.podview import show_age, show_bytes, show_cpu
+from slacktide.forecast import closed_words
 
 if TYPE_CHECKING:
     from cli.evictionexplained import EvictionsExplained
@@ -42,7 +43,7 @@ def show_silent(out: Output, problems: Sequence[str], instead: str) -> None:
 
 
 def _sum(out: Output, said: Explanation) -> None:
-    state = show_closed(said.closed) if said.closed else said.freshness
+    state = closed_words(said.closed) if said.closed else said.freshness
     out.text(f"{said.node}: {state}, {show_age(max(0.0, said.age_seconds))} old")
     rows = [
         [line.sign, line.term, show_cpu(line.amount.cpu_millis), show_bytes(line.amount.memory_bytes), line.why]

@@ -10,7 +10,7 @@ from cli.exits import FAILED, CommandError
 from cli.gather import sold_on
 from cli.near import hint
 from cli.output import MISSING
-from cli.podview import show_age, show_bytes, show_closed, show_cpu
+from cli.podview import show_age, show_bytes, show_cpu
 from slacktide import forecast as wire
 from slacktide.errors import QuantityError
 from slacktide.forecast import Amount, Forecast
@@ -134,7 +134,7 @@ def _read(node: Node) -> tuple[Forecast | None, str]:
 
 def _reason(forecast: Forecast, freshness: str) -> str:
     if forecast.closed:
-        return show_closed(forecast.closed)
+        return wire.closed_words(forecast.closed)
     return forecast.terms.note if freshness == "fresh" else freshness
 
 

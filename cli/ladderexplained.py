@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import Final
 
 from cli.output import MISSING
-from cli.podview import show_age, show_bytes, show_closed, show_cpu
+from cli.podview import show_age, show_bytes, show_cpu
 from slacktide.explaining import Ladder, Published, RungLine, Signal
+from slacktide.forecast import closed_words
 
 RUNG_COLUMNS: Final = ("RUNG", "LEVEL", "FOR", "WHAT", "REASON")
 SIGNAL_COLUMNS: Final = ("SIGNAL", "NOW", "DETAIL")
@@ -152,7 +153,7 @@ def published_rows(published: Published, now: float, most: int) -> list[list[str
             show_cpu(change.offered.cpu_millis),
             show_bytes(change.offered.memory_bytes),
             f"{show_cpu(change.published.cpu_millis)} / {show_bytes(change.published.memory_bytes)}",
-            show_closed(change.closed) if change.closed else change.why,
+            closed_words(change.closed) if change.closed else change.why,
         ]
         for change in published.changes[:most]
     ]

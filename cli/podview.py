@@ -175,11 +175,6 @@ def show_age(seconds: float | None) -> str:
     return f"{whole // 86400}d"
 
 
-def show_closed(reason: str) -> str:
-    """Why nothing more is sold, said once: the predictor's own words may begin with it (`closed by the agent: ...`)."""
-    return reason if reason.startswith("closed") else f"closed: {reason}"
-
-
 def show_cpu(millis: int | None) -> str:
     """Cores with two decimals; '-' when not known."""
     return MISSING if millis is None else f"{millis / 1000:.2f}"

@@ -8,8 +8,8 @@ from rich.text import Text
 from cli.gather import Picture, Room
 from cli.grid import Grid
 from cli.output import MISSING
-from cli.podview import PodLine, show_age, show_bytes, show_closed, show_cpu, show_share
-from slacktide.forecast import Amount
+from cli.podview import PodLine, show_age, show_bytes, show_cpu, show_share
+from slacktide.forecast import Amount, closed_words
 from slacktide.status import Usage
 from slacktide.tier import Tier
 
@@ -79,7 +79,9 @@ def _usage_row(name: str, usage: Usage, capacity: Usage) -> list[str]:
 
 
 def _room(room: Room) -> Grid:
-    state = show_closed(room.closed) if room.closed else f"{room.freshness}, {show_age(max(0.0, room.age_seconds))} old"
+    state = (
+        closed_words(room.closed) if room.closed else f"{room.freshness}, {show_age(max(0.0, room.age_seconds))} old"
+    )
     rows = [
         ["expected peak", *_amount(room.peak), ""],
         ["reclaimable", *_amount(room.reclaimable), room.terms.model],

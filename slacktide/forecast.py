@@ -144,6 +144,11 @@ def decode(text: str) -> Forecast:
     return forecast
 
 
+def closed_words(reason: str) -> str:
+    """Why nothing more is sold, for people; said once, where the reason begins with it (`closed by the agent: ...`)."""
+    return reason if reason.startswith("closed") else f"closed: {reason}"
+
+
 def encode(forecast: Forecast) -> str:
     """Text for the annotation."""
     return msgspec.json.encode(forecast).decode()

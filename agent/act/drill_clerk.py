@@ -198,7 +198,7 @@ def look_at(found: forecast.Forecast, wall: float) -> ForecastLook:
     if found.terms.fading is not None:
         said += f", the node is silent and keeps {100 * found.terms.fading:.0f} % of its room"
     if found.closed:
-        said += f", closed: {found.closed}"
+        said += f", {forecast.closed_words(found.closed)}"
     return ForecastLook(
         at=found.at,
         silent=found.terms.fading is not None,

@@ -14,6 +14,7 @@ from slacktide.forecast import (
     ForecastError,
     Freshness,
     Terms,
+    closed_words,
     decode,
     encode,
     freshness,
@@ -147,3 +148,14 @@ def test_what_is_no_forecast_is_refused(text):
 
 def test_fields_of_a_later_minor_version_are_skipped():
     assert decode(encode(make())[:-1] + ',"news":[1]}') == make()
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("memory is short", "closed: memory is short"),
+        ("closed by the agent: LS is short of CPU", "closed by the agent: LS is short of CPU"),
+    ],
+)
+def test_that_a_node_is_closed_is_said_once(reason, said):
+    assert closed_words(reason) == said
