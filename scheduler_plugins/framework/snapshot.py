@@ -19,6 +19,7 @@ from scheduler_plugins.framework.pod_info import LARGEST, PodInfo
 
 __all__ = ["Bools", "Column", "Floats", "Indices", "Interned", "Ints", "PodMatcher", "Snapshot", "Terms"]
 
+Amounts = Callable[[NodeInfo], Mapping[str, int]]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
@@ -26,6 +27,8 @@ _FIRST_CAPACITY: Final = 16
 _SPARE_VALUES: Final = 1024
 _MOST_LABELS: Final = 64
 """Labels that are kept as columns from cycle to cycle; pods may name any, and each costs every change of a node."""
+_MOST_RESOURCES: Final = 64
+"""Likewise resources, of what nodes offer and of what pods request; anybody who may create pods may name new ones."""
 _MOST_CHANGES: Final = 4096
 """So many changes are remembered; who asks for older ones is told that it was too long ago."""
 
@@ -140,11 +143,11 @@ class Snapshot:
 
     def allocatable(self, resource: str) -> Ints:
         """What each node offers of `resource`, 0 where it does not name it."""
-        return self._resource(self._allocatable, resource)
+        return self._resource(self._allocatable, resource, lambda node: node.allocatable)
 
     def requested(self, resource: str) -> Ints:
         """What the pods on each node, assumed ones included, request of `resource`."""
-        return self._resource(self._requested, resource)
+        return self._resource(self._requested, resource, lambda node: node.requested)
 
     def label(self, key: str) -> tuple[NDArray[np.int32], list[str | None]]:
         """(number of the value of each node, values by number) of a node label; number 0 is None: the label is absent.
@@ -201,10 +204,16 @@ class Snapshot:
         one.put(node)
         return one
 
-    def _resource(self, columns: dict[str, Ints], resource: str) -> Ints:
-        column = columns.get(resource)
-        size = len(self.names)
-        return np.zeros(size, dtype=np.int64) if column is None else column[:size]
+    def _resource(self, columns: dict[str, Ints], resource: str, amounts: Amounts) -> Ints:
+        """Kept from the first question on, like a label."""
+        column = columns.pop(resource, None)
+        if column is None:
+            column = np.zeros(self._capacity, dtype=np.int64)
+            for row, node in enumerate(self.nodes):
+                if (amount := amounts(node).get(resource)) is not None:
+                    column[row] = min(amount, LARGEST)
+        columns[resource] = column
+        return column[: len(self.names)]
 
     def put(self, node: NodeInfo) -> None:
         """Add or replace a node; `node` must not change afterwards."""
@@ -226,8 +235,8 @@ class Snapshot:
         if not same:
             for key, labels in self._labels.items():
                 labels[row] = self._label_values[key].id_of(node)
-            self._write(self._allocatable, row, before.allocatable, node.allocatable)
-        self._write(self._requested, row, before.requested, node.requested)
+            self._write(self._allocatable, row, node.allocatable)
+        self._write(self._requested, row, node.requested)
 
     def _note_change(self, row: int) -> None:
         if len(self._changes) == _MOST_CHANGES:
@@ -267,12 +276,15 @@ class Snapshot:
         self.nodes.pop()
 
     def tidy(self) -> None:
-        """Forget interned values that no node has any more, once they are many, and labels nobody asks for.
+        """Forget interned values that no node has any more, once they are many; labels and resources nobody asks for.
 
         Between cycles, never within one: numbers of labels may be others afterwards.
         """
         for key in list(self._labels)[:-_MOST_LABELS]:
             del self._labels[key], self._label_values[key]
+        for columns in (self._allocatable, self._requested):
+            for resource in list(columns)[:-_MOST_RESOURCES]:
+                del columns[resource]
         for name, interning in self._interned.items():
             self._renumber(interning, self._ids[name])
         for key, labels in self._labels.items():
@@ -296,15 +308,9 @@ class Snapshot:
         yield from self._labels.values()
         yield from self._counts.columns()
 
-    def _write(self, columns: dict[str, Ints], row: int, before: Mapping[str, int], after: Mapping[str, int]) -> None:
-        for resource in before:
-            if resource not in after:
-                columns[resource][row] = 0
-        for resource, amount in after.items():
-            column = columns.get(resource)
-            if column is None:
-                column = columns[resource] = np.zeros(self._capacity, dtype=np.int64)
-            column[row] = min(amount, LARGEST)
+    def _write(self, columns: dict[str, Ints], row: int, amounts: Mapping[str, int]) -> None:
+        for resource, column in columns.items():
+            column[row] = min(amounts.get(resource, 0), LARGEST)
 
     def _grow(self) -> None:
         self._capacity *= 2

@@ -394,6 +394,20 @@ def test_values_that_no_node_has_any_more_are_forgotten() -> None:
     assert np.asarray(ids).dtype == np.int32
 
 
+def test_resources_nobody_asks_for_any_more_cost_nothing() -> None:
+    """Whoever may create pods may name resources that no node has."""
+    snapshot = Snapshot()
+    snapshot.put(NodeInfo.of(node("n", {"cpu": "8", **{f"example.com/{i}": "1" for i in range(40)}})))
+    for i in range(1000):
+        assert snapshot.allocatable(f"example.com/{i}").tolist() == [1 if i < 40 else 0]
+        assert snapshot.requested(f"example.com/{i}").tolist() == [0]
+        snapshot.allocatable("cpu")
+        snapshot.tidy()
+    assert max(len(snapshot._allocatable), len(snapshot._requested)) <= 64
+    snapshot.put(NodeInfo.of(node("n", {"example.com/7": "9", "cpu": "4"})))
+    assert [int(snapshot.allocatable(r)[0]) for r in ("example.com/7", "example.com/8", "cpu")] == [9, 0, 4000]
+
+
 def test_pod_reader_says_what_it_cannot_read() -> None:
     for text in ("1.5.2", "1e", "200m"):
         assert READER.read(pod("p", {BATCH_CPU: text})).problem
