@@ -14,14 +14,19 @@ help:
 	@echo "make setup   make $(VENV) only"
 	@echo "make lint    ruff, mypy, import rules, protocol lint"
 	@echo "make test-kernel-v2  the kernel tests alone, on a real cgroup v2 in an emulated guest"
+	@echo "make tools   fetch FUSE, Prometheus, buildah and runc, which some tests need"
 	@echo "make cluster-tools  build etcd, kube-apiserver and kube-scheduler, which the cluster tests need (5 minutes, once)"
 	@echo "make local-cluster  a real control plane on this machine with Slacktide installed by the chart, until Ctrl-C"
 	@echo "make image   the two container images, without a container engine"
 	@echo "make test-kubelet  the agent beside a real kubelet in an emulated guest, with both cgroup drivers"
 	@echo "make differential  our plugins against the stock scheduler on random clusters, with counts"
+	@echo "make kubelet-tools  build kubelet and containerd for the guest of make test-kubelet"
 	@echo "make guest-tools  fetch QEMU, a kernel and FUSE, which some tests need"
 	@echo "make docs    the pages as a site, in docs/_build/html"
 	@echo "make proto   generate slacktide/v1 from proto/"
+	@echo "make proto-baseline  the wire contract of a release, which later ones are compared with"
+	@echo "make lock    newest versions of all packages into constraints.txt"
+	@echo "make clean   remove what make made in this tree"
 	@echo "make bench   all benchmarks and docs/benchmarks.md (an hour, on a quiet machine)"
 
 setup: $(STAMP)
@@ -48,7 +53,7 @@ pytest: setup
 fuzz: setup
 	SLACKTIDE_FUZZ_EXAMPLES=1000000 $(BIN)/python -m pytest -q --timeout 0 tests/fuzz
 
-# FUSE for the emulated resctrl, Prometheus for the import; without them those tests are skipped, with the reason.
+# FUSE for the emulated resctrl, Prometheus for the import, buildah and runc for the image; without them those tests are skipped, with the reason.
 # Prometheus is unpacked, not installed: that would start a service. The guest is for those who ask.
 tools: setup
 	@ldconfig -p 2> /dev/null | grep -q 'libfuse3\.so' || \
@@ -56,6 +61,8 @@ tools: setup
 	@test -x $(TOOLS)/usr/bin/promtool || command -v promtool > /dev/null || \
 	  { mkdir -p $(TOOLS) && cd $(TOOLS) && apt-get -qq download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } \
 	  > /dev/null 2>&1 || true
+	@{ command -v buildah && command -v runc; } > /dev/null || \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends buildah runc > /dev/null 2>&1 || true
 
 # The real control plane, from its published Go modules, into a cache outside the tree. Where it cannot be built
 # the cluster tests are skipped, with the reason.
