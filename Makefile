@@ -53,7 +53,8 @@ pytest: setup
 fuzz: setup
 	SLACKTIDE_FUZZ_EXAMPLES=1000000 $(BIN)/python -m pytest -q --timeout 0 tests/fuzz
 
-# FUSE for the emulated resctrl, Prometheus for the import, buildah and runc for the image; without them those tests are skipped, with the reason.
+# FUSE for the emulated resctrl, Prometheus for the import, buildah and runc for the image; without them those tests are
+# skipped, with the reason.
 # Prometheus is unpacked, not installed: that would start a service. The guest is for those who ask.
 tools: setup
 	@ldconfig -p 2> /dev/null | grep -q 'libfuse3\.so' || \
