@@ -128,8 +128,7 @@ def decide_publication(
     `sold` is what BE pods hold there; a part that is None is not known and then nothing falls or rises.
     `previous` is None for a node on which nothing was ever published.
     """
-    fades = forecast.terms.fading is not None
-    if previous is None and (fades or forecast.closed) and not (sold.cpu_millis or sold.memory_bytes):
+    if previous is None and not (sold.cpu_millis or sold.memory_bytes) and _untouched(forecast):
         return Decision(None, None, None)
     cpu = _resource(previous, forecast, sold, now, rules, "cpu_millis")
     memory = _resource(previous, forecast, sold, now, rules, "memory_bytes")
@@ -150,6 +149,15 @@ def decide_publication(
     held = previous and dataclasses.replace(previous, cpu_rise=cpu.held, memory_rise=memory.held)
     urgency = _urgency(previous, standing, forecast, cause, now)
     return Decision(Publication(standing.published, adjusted, cause, urgency), written, held)
+
+
+def _untouched(forecast: Forecast) -> bool:
+    """Whether a node without a forecast stays without: nobody measures there, or not any more.
+
+    Where an agent does measure, a closed node says why, or its pods would wait for a forecast without a reason.
+    """
+    unmeasured = None in {forecast.terms.now.cpu_millis, forecast.terms.now.memory_bytes}
+    return forecast.terms.fading is not None or bool(forecast.closed and unmeasured)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

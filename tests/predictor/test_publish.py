@@ -24,13 +24,13 @@ def both(value):
     return Amount(cpu_millis=value, memory_bytes=value)
 
 
-def forecast(value, closed="", ttl=60.0, fading=None, mid=None):
+def forecast(value, closed="", ttl=60.0, fading=None, mid=None, now=0):
     return Forecast(
         at=0.0,
         ttl_seconds=ttl,
         peak=both(0),
         reclaimable=both(None if closed else value),
-        terms=Terms(capacity=both(CAPACITY), reserve=both(0), peak=both(0), now=both(0), sold=both(0), fading=fading),
+        terms=Terms(capacity=both(CAPACITY), reserve=both(0), peak=both(0), now=both(now), sold=both(0), fading=fading),
         closed=closed,
         mid=both(mid),
     )
@@ -62,8 +62,15 @@ def test_the_first_publication_goes_out_whole_and_at_once():
     assert published.forecast.at == at(0).wall
 
 
-def test_nothing_is_published_on_a_node_that_never_had_anything_to_sell():
-    assert Node()(0, None, closed="no sample from the agent yet") is None
+def test_nothing_is_published_on_a_node_that_nobody_measures():
+    assert Node()(0, None, closed="no sample from the agent yet", now=None) is None
+    assert Node()(0, 7000, fading=0.5) is None
+
+
+def test_a_node_that_is_closed_from_the_first_sample_on_says_why():
+    published = Node()(0, None, closed="closed by the agent: LS is short of CPU")
+    assert published.forecast.closed == "closed by the agent: LS is short of CPU"
+    assert published.published == both(0)
 
 
 @pytest.mark.parametrize("drop", [1, 90, 899, 9000])
