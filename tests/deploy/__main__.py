@@ -20,12 +20,14 @@ from tests.deploy.local import local_cluster
 _READY = """\
 A cluster with one node runs here, with Slacktide installed by its chart. In another shell:
 
-  export KUBECONFIG={kubeconfig}
+  export KUBECONFIG={kubeconfig} PATH={commands}:$PATH
   kubectl get pods -A                                    # or any other client
   kubectl describe node local                            # what is sold: kubernetes.io/batch-cpu, batch-memory
+  kubectl slacktide top                                  # or explain node local, doctor --cluster, ...
   {helm} list -n slacktide-system
 
-Ctrl-C ends it and leaves nothing behind."""
+Addresses of pods are this machine's own, which an API server passes nothing on to: `explain` has no records of agents
+here, and `kubectl logs` is {logs}/UID/CONTAINER.log. Ctrl-C ends it and leaves nothing behind."""
 
 
 def main() -> int:
@@ -67,7 +69,15 @@ def _up() -> None:
         with local_cluster(Path(directory), helm) as local:
             print("helm install ...", flush=True)
             local.install()
-            print(_READY.format(kubeconfig=local.plane.kubeconfig(), helm=helm.program), flush=True)
+            print(
+                _READY.format(
+                    kubeconfig=local.plane.kubeconfig(),
+                    commands=Path(sys.executable).parent,
+                    helm=helm.program,
+                    logs=Path(directory, "pods"),
+                ),
+                flush=True,
+            )
             signal.pause()
 
 
