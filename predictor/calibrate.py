@@ -31,9 +31,6 @@ LOOSEST: Final = 1.0
 """Bounds of the feedback: logarithm of the factor on the asked risk. Never looser than asked where horizons overlap:
 outcomes come late there, and a quiet day would be taken for too much reserve."""
 
-_AIM: Final = 0.8
-"""Feedback aims so far below the asked risk: a rate that swings around it is above it half of the time, and what drifts
-is followed late."""
 _ALLOWED: Final = 10.0
 """Violations, allowed and met, that both counts of the feedback begin with. Violations of a small fleet come by chance:
 a level that answers each of them swings, and risk that swings costs more than it saves."""
@@ -102,7 +99,7 @@ class Calibration:
         self.days = {key: sketch for key, sketch in self.days.items() if key[0] > oldest}
         if violated is not None and rules.feedback_per_day > 0:
             kept = math.exp(-rules.feedback_per_day / rules.decisions_per_day)
-            nominal = _AIM * min(0.5, rules.risk * math.exp(self.level))
+            nominal = min(0.5, rules.risk * math.exp(self.level))
             self.allowed = self.allowed * kept + nominal * len(residuals)
             self.met = self.met * kept + violated * len(residuals)
 

@@ -2,7 +2,8 @@
 
 Two sets of trees, fitted on pooled nodes of public traces (predictor.training), say the mean of the peak over the
 horizon and its mean deviation from that, both in shares of S, the highest use of the last seven days. The answer at a
-risk is location + reach x deviation, with one reach for each risk. That prices risk: nodes that stray far have longer
+risk is location + reach x deviation, with one reach for each risk, for series
+that are known for a week and for younger ones. That prices risk: nodes that stray far have longer
 tails, so the same reach covers less of them than of calm ones, and much reserve for little safety is not spent. The
 reach is part of the weights, so the answer for a series depends on no other series. Of what lies near or above the
 highest use of a whole week only a part of the reach counts (the bend): peaks seldom get there, however far a series
@@ -43,31 +44,33 @@ class Boosted:
         scale, table = features(history, seconds)
         location = Trees.of(stored, "location").predict(table)
         deviation = np.exp(Trees.of(stored, "deviation").predict(table))
-        bend = bends(stored["bend"], table[:, names.index("hours_known")])
-        shares = reached(location, deviation, stored["reach"], bend)
+        known = table[:, names.index("hours_known")]
+        shares = reached(location, deviation, stored["reach"], stored["bend"], known)
         return np.maximum(at_risks(stored["risks"], shares, risks, horizon_seconds), 0.0) * scale
 
 
-def bends(fitted: Floats, hours_known: npt.NDArray[np.float32]) -> Floats:
-    """(2, series) bend of each: `fitted` (2,) where a week is known, none where S is the highest use of less."""
-    return np.where(hours_known >= WEEK, fitted[:, None], 1.0)
-
-
-def reached(location: Floats, deviation: Floats, reach: Floats, bend: Floats) -> Floats:
+def reached(
+    location: Floats, deviation: Floats, reach: Floats, bend: Floats, hours_known: npt.NDArray[np.float32]
+) -> Floats:
     """(risks, series) answers in shares of S: location + reach x deviation.
 
-    bend  (2, series): a share of S, and the part of the reach that counts for what lies above it.
+    reach  (2, risks): of series that are known for less than a week, and of the others.
+    bend   (2,): a share of S, and the part of the reach that counts for what lies above it, where a week is known. S of
+           less than that says little of how high a series goes.
     """
     level, part = bend
-    straight, bent = (location + factor * reach[:, None] * deviation for factor in (1.0, part))
-    return np.asarray(np.minimum(straight, np.maximum(level, bent)), dtype=np.float64)
+    young, known = (factor[:, None] * deviation for factor in reach)
+    bent = np.minimum(location + known, np.maximum(level, location + part * known))
+    return np.asarray(np.where(hours_known >= WEEK, bent, location + young), dtype=np.float64)
 
 
-def reach_needed(location: Floats, deviation: Floats, peak: Floats, bend: Floats) -> Floats:
+def reach_needed(
+    location: Floats, deviation: Floats, peak: Floats, bend: Floats, hours_known: npt.NDArray[np.float32]
+) -> Floats:
     """(series,) the least reach whose answer is not below the peaks (shares of S); `bend` as in `reached`."""
     level, part = bend
     needed = (peak - location) / deviation
-    return np.where((peak > level) & (needed > 0), needed / part, needed)
+    return np.where((hours_known >= WEEK) & (peak > level) & (needed > 0), needed / part, needed)
 
 
 def build(window_days: float = 0.0) -> Boosted:  # noqa: ARG001 - how far back it looks was fixed when it was fitted

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.models.base import Floats
-from predictor.models.boosted import bends, reach_needed, reached
+from predictor.models.boosted import reach_needed, reached
+from predictor.models.node_features import WEEK
 from predictor.models.trees import Trees
 from predictor.training.convert import trees_of
 from predictor.training.rows import Rows, folds_of
@@ -49,7 +50,7 @@ _LEAST_RESIDUAL: Final = 0.001
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fitted:
-    """location, deviation: trees (deviation: of the logarithm). reach (risks,): see `reached`; bend (2,): `bends`."""
+    """location, deviation: trees (deviation: of the logarithm). reach (2, risks), bend (2,): see `reached`."""
 
     location: Trees
     deviation: Trees
@@ -62,7 +63,7 @@ class Fitted:
 
     def shares(self, said: Outside) -> Floats:
         """(risks, rows) of locations and deviations."""
-        return reached(said.location, said.deviation, self.reach, bends(self.bend, said.rows.hours_known))
+        return reached(said.location, said.deviation, self.reach, self.bend, said.rows.hours_known)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,15 +130,20 @@ def weights_of(rows: Rows) -> Floats:
 
 
 def reaches(parts: Sequence[Outside], bend: Floats) -> Floats:
-    """(risks,) reach of each risk: by it as many peaks are above the answer as the risk says, mean over traces."""
+    """(2, risks) reach of each risk, of rows with less than a week of history and of the others (all rows, where one of
+    the two has none): by it as many peaks are above the answer as the risk says, mean over traces."""
     needed = np.concatenate(
-        [
-            reach_needed(part.location, part.deviation, part.rows.peak, bends(bend, part.rows.hours_known))
-            for part in parts
-        ]
+        [reach_needed(part.location, part.deviation, part.rows.peak, bend, part.rows.hours_known) for part in parts]
     )
     weight = np.concatenate([weights_of(part.rows) for part in parts])
+    known = np.concatenate([part.rows.hours_known for part in parts]) >= WEEK
+    groups = [mine if mine.any() else ~mine for mine in (~known, known)]
+    return np.array([_covering(needed[mine], weight[mine]) for mine in groups])
+
+
+def _covering(needed: Floats, weight: Floats) -> Floats:
+    """(risks,) reaches that as much of the weight needs more than as the risk says."""
     order = np.argsort(needed)
-    reached = np.cumsum(weight[order])
-    places = np.searchsorted(reached, (1.0 - np.array(RISKS)) * reached[-1])
+    covered = np.cumsum(weight[order])
+    places = np.searchsorted(covered, (1.0 - np.array(RISKS)) * covered[-1])
     return np.asarray(needed[order][places], dtype=np.float64)

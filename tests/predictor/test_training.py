@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from predictor import prior
 from predictor.models.base import DAY_SECONDS, HOUR_SECONDS, History
-from predictor.models.boosted import bends, reach_needed, reached
+from predictor.models.boosted import reach_needed, reached
 from predictor.models.features import feature_names, features
 from predictor.models.node_features import WEEK
 from predictor.prior import Group
@@ -68,7 +70,21 @@ def test_deviation_tells_calm_rows_from_wild_ones(fitted):
 
 
 def test_reach_falls_with_the_risk(fitted):
+    assert fitted[0].reach.shape == (2, len(location_scale.RISKS))
     assert (np.diff(fitted[0].reach) <= 0).all()
+
+
+def test_young_series_have_a_reach_of_their_own():
+    part = rows(900)
+    part.table[::3, NAMES.index("hours_known")] = WEEK - 1
+    wide = np.where(part.hours_known < WEEK, 2.0, 1.0) * np.random.default_rng(1).random(900)
+    said = location_scale.Outside(dataclasses.replace(part, peak=wide), np.zeros(900), np.ones(900))
+    young, known = location_scale.reaches([said], np.array(location_scale.STRAIGHT))
+    assert young[-1] == pytest.approx(1.6, abs=0.1)
+    assert known[-1] == pytest.approx(0.8, abs=0.05)
+    answers = reached(said.location, said.deviation, np.array([young, known]), np.ones(2), said.rows.hours_known)
+    for level, above in zip(location_scale.RISKS, (wide > answers), strict=True):
+        assert np.mean(above) == pytest.approx(level, abs=0.005)
 
 
 @settings(max_examples=50, deadline=None)
@@ -80,14 +96,16 @@ def test_reach_falls_with_the_risk(fitted):
 )
 def test_the_reach_that_a_peak_needs_reaches_it_and_no_further(location, deviation, peak, bend):
     at, by, high = (np.array(value, ndmin=1, dtype=float) for value in (location, deviation, peak))
-    bent = bends(np.array(bend), np.array([WEEK]))
-    [needed] = reach_needed(at, by, high, bent)
-    reaches = np.array([needed + 1e-6, needed - 1e-6])
-    above, below = reached(at, by, reaches, bent)[:, 0]
+    bent, known, young = np.array(bend), np.array([WEEK]), np.array([WEEK - 1])
+    [needed] = reach_needed(at, by, high, bent, known)
+    reaches = np.tile([needed + 1e-6, needed - 1e-6], (2, 1))
+    above, below = reached(at, by, reaches, bent, known)[:, 0]
     assert below < peak + 1e-9
     assert above > peak - 1e-9
-    straight = reached(at, by, reaches, bends(np.array(bend), np.array([WEEK - 1])))[:, 0]
-    assert (reached(at, by, np.maximum(reaches, 0.0), bent)[:, 0] <= np.maximum(straight, location) + 1e-12).all()
+    straight = reached(at, by, reaches, bent, young)[:, 0]
+    assert (
+        reached(at, by, np.maximum(reaches, 0.0), bent, known)[:, 0] <= np.maximum(straight, location) + 1e-12
+    ).all()
 
 
 def test_a_bend_keeps_the_asked_risk(fitted):
@@ -100,9 +118,10 @@ def test_a_bend_keeps_the_asked_risk(fitted):
     assert (bent.reach >= fitted[0].reach).all(), "where a part of the reach counts, more of it is needed"
 
 
-def test_only_nodes_known_for_a_week_are_bent():
-    found = bends(np.array([0.95, 0.6]), np.array([WEEK, WEEK - 1, 336.0], dtype=np.float32))
-    assert found.T.tolist() == [[0.95, 0.6], [1.0, 1.0], [0.95, 0.6]]
+def test_only_series_known_for_a_week_are_bent():
+    hours = np.array([WEEK, WEEK - 1, 336.0], dtype=np.float32)
+    [found] = reached(np.full(3, 0.75), np.full(3, 0.1), np.full((2, 1), 5.0), np.array([0.95, 0.6]), hours)
+    assert found.tolist() == pytest.approx([1.05, 1.25, 1.05])
 
 
 @pytest.fixture
