@@ -130,15 +130,19 @@ def weights_of(rows: Rows) -> Floats:
 
 
 def reaches(parts: Sequence[Outside], bend: Floats) -> Floats:
-    """(2, risks) reach of each risk, of rows with less than a week of history and of the others (all rows, where one of
-    the two has none): by it as many peaks are above the answer as the risk says, mean over traces."""
+    """(2, risks) reach of each risk, of rows with less than a week of history and of the others: by it as many peaks
+    are above the answer as the risk says, mean over traces.
+
+    Where nothing is bent, or where one of the two has no rows, both have the reach of all rows.
+    """
     needed = np.concatenate(
         [reach_needed(part.location, part.deviation, part.rows.peak, bend, part.rows.hours_known) for part in parts]
     )
     weight = np.concatenate([weights_of(part.rows) for part in parts])
     known = np.concatenate([part.rows.hours_known for part in parts]) >= WEEK
-    groups = [mine if mine.any() else ~mine for mine in (~known, known)]
-    return np.array([_covering(needed[mine], weight[mine]) for mine in groups])
+    if known.all() or not known.any() or tuple(bend) == STRAIGHT:
+        return np.tile(_covering(needed, weight), (2, 1))
+    return np.array([_covering(needed[mine], weight[mine]) for mine in (~known, known)])
 
 
 def _covering(needed: Floats, weight: Floats) -> Floats:

@@ -79,10 +79,14 @@ def test_young_series_have_a_reach_of_their_own():
     part.table[::3, NAMES.index("hours_known")] = WEEK - 1
     wide = np.where(part.hours_known < WEEK, 2.0, 1.0) * np.random.default_rng(1).random(900)
     said = location_scale.Outside(dataclasses.replace(part, peak=wide), np.zeros(900), np.ones(900))
-    young, known = location_scale.reaches([said], np.array(location_scale.STRAIGHT))
+    one, same = location_scale.reaches([said], np.array(location_scale.STRAIGHT))
+    assert one.tolist() == same.tolist(), "where nothing is bent, one serves all"
+    young, known = location_scale.reaches([said], np.array([5.0, 0.5]))
     assert young[-1] == pytest.approx(1.6, abs=0.1)
     assert known[-1] == pytest.approx(0.8, abs=0.05)
-    answers = reached(said.location, said.deviation, np.array([young, known]), np.ones(2), said.rows.hours_known)
+    answers = reached(
+        said.location, said.deviation, np.array([young, known]), np.array([5.0, 0.5]), said.rows.hours_known
+    )
     for level, above in zip(location_scale.RISKS, (wide > answers), strict=True):
         assert np.mean(above) == pytest.approx(level, abs=0.005)
 
