@@ -1,8 +1,8 @@
-"""The live status that `/status` serves, made once a turn and read by any thread."""
+"""The live status that `/status` serves, of the last turn; made when it is asked for, on the thread that asks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -126,15 +126,16 @@ def _pod(pod: PodSnapshot, plan: Plan, *, observe_only: bool) -> PodReport:
 
 
 class Live:
-    """Holds the newest status as JSON."""
+    """Holds what the newest status is made of."""
 
     def __init__(self) -> None:
-        self._body = b"{}"
+        self._make: Callable[[], AgentStatus] | None = None
 
-    def set(self, status: AgentStatus) -> None:
-        """Replace it; one assignment, so readers need no lock."""
-        self._body = msgspec.json.encode(status)
+    def set(self, make: Callable[[], AgentStatus]) -> None:
+        """Replace it; one assignment, so readers need no lock. `make` works on values that do not change."""
+        self._make = make
 
     def body(self) -> bytes:
-        """The newest status; an empty object before the first turn."""
-        return self._body
+        """The newest status as JSON; an empty object before the first turn."""
+        make = self._make
+        return b"{}" if make is None else msgspec.json.encode(make())

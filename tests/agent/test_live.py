@@ -54,7 +54,7 @@ def turn(number=1, held="", limit=300, pressure=None, shortage=None, **tiers):
 def test_status_says_what_is_known_and_done():
     live = Live()
     assert live.body() == b"{}"
-    live.set(status_of("n1", turn(BE=Usage(cpu_millis=700)), ABLE, {"writes": 2}))
+    live.set(lambda: status_of("n1", turn(BE=Usage(cpu_millis=700)), ABLE, {"writes": 2}))
     status = msgspec.json.decode(live.body(), type=AgentStatus)
     (pod,) = status.pods
     assert (pod.quota_millis, pod.idle, pod.throttled_ratio, pod.usage.memory_bytes) == (300, True, 0.5, None)
