@@ -64,6 +64,11 @@ class Newcomers:
     def __init__(self) -> None:
         self._by_group: dict[str, Newcomer] = {}
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there are any."""
+        return bool(self._by_group)
+
     def add(self, arrival: Arrival) -> None:
         """Begin to look at a pod; one with something new again begins anew."""
         before = self._by_group.get(arrival.pod.group)

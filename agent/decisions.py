@@ -44,6 +44,8 @@ class Decisions:
         self._refusals: dict[str, str] = {}
         self._aside: set[str] = set()
         self._cpi: CpiBaselines = NOTHING_LEARNED
+        self._calm: tuple[Glimpse, AgentSettings] | None = None
+        """A glimpse that alarmed nobody since a policy was asked last: most beats show the same."""
 
     @traces.traced("agent.decide")
     def decide(
@@ -60,6 +62,7 @@ class Decisions:
 
     def _ask(self, policy: Policy, snapshot: NodeSnapshot, settings: AgentSettings) -> None:
         own = getattr(settings, policy.name)
+        self._calm = None
         try:
             desired, state = policy.decide(snapshot, self._states[policy.name], own, self._context)
         except Exception as error:  # noqa: BLE001 - the other rungs must still protect LS; told and counted
@@ -73,7 +76,11 @@ class Decisions:
 
     def alarmed(self, glimpse: Glimpse, settings: AgentSettings) -> list[Policy]:
         """The urgent policies that this beat gives a reason to be asked."""
-        return [policy for policy in self._urgent if self._alarms(policy, glimpse, settings)]
+        if self._calm is not None and self._calm[1] is settings and self._calm[0] == glimpse:
+            return []
+        alarmed: list[Policy] = [policy for policy in self._urgent if self._alarms(policy, glimpse, settings)]
+        self._calm = None if alarmed else (glimpse, settings)
+        return alarmed
 
     def _alarms(self, policy: UrgentPolicy, glimpse: Glimpse, settings: AgentSettings) -> bool:
         """A policy that cannot say whether it is alarmed is asked, and held if it fails at that, too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Sums
 from collections.abc import Iterable
 from typing import Final
 
@@ -40,14 +41,20 @@ class Given:
         """After each turn; `window_seconds` is what the pods' rates are over, None before there are any."""
         if window_seconds is None:
             return
+        millis: Sums[str] = Sums()
+        sizes: Sums[str] = Sums()
         for pod in pods:
             if pod.tier is not Tier.BE:
                 continue
             name, usage = self._name(pod.identity.namespace), pod.usage
             if usage.cpu_millis is not None:
-                self._cpu.labels(name).inc(max(0.0, usage.cpu_millis / 1000 * window_seconds))
+                millis[name] += max(0, usage.cpu_millis)
             if usage.memory_bytes is not None:
-                self._memory.labels(name).inc(max(0.0, usage.memory_bytes * window_seconds))
+                sizes[name] += max(0, usage.memory_bytes)
+        for name, total in millis.items():
+            self._cpu.labels(name).inc(total / 1000 * window_seconds)
+        for name, total in sizes.items():
+            self._memory.labels(name).inc(total * window_seconds)
 
     def _name(self, namespace: str) -> str:
         if namespace not in self._known and len(self._known) >= self._most:

@@ -31,7 +31,7 @@ from agent.policy.base import Context, Glimpse, Plan, Policy
 from agent.pressure import Pressure
 from agent.sentence import sentence
 from agent.settings import AgentSettings
-from agent.snapshot import NodeSnapshot, PodIdentity, Sweep, build
+from agent.snapshot import Naming, NodeSnapshot, PodIdentity, Sweep, build
 from agent.threads import ThreadSweep
 from agent.window import Sample, Window
 from slacktide.errors import KernelError
@@ -127,9 +127,11 @@ class Loop:
         self._watch = watch
         self._effects = effects or Effects()
         self._newcomers = Newcomers()
+        self._naming = Naming()
         self._late: dict[str, PodGroup] = {}
         self._rest_until = clock()
         self._retry = False
+        self._look = True
         self._clock = clock
         self._wall = wall
         self._window = Window(settings().report.window_seconds)
@@ -188,8 +190,9 @@ class Loop:
             elif now >= next_beat:
                 next_beat = self._advance(next_beat, self._beat_period(settings), now, "late_beats")
                 self._guarded(self.beat)
-            if self._clock() >= self._rest_until:
+            if self._look and self._clock() >= self._rest_until:
                 self._guarded(self.arrive)
+                self._look = self._newcomers.waiting or (self._watch is not None and self._watch.pending)
             self._sleep(min(next_beat, next_turn))
 
     def _keep_silent(self) -> None:
@@ -209,12 +212,16 @@ class Loop:
         return min(settings.beat_seconds, settings.busy_beat_seconds) if shared else settings.beat_seconds
 
     def _sleep(self, until: float) -> None:
-        """Until then, or until something comes that may be looked at; between two arrival steps there is a rest."""
+        """Until then, or until something comes that may be looked at; between two arrival steps there is a rest.
+
+        Where nothing woke us nothing came, unless nobody listened.
+        """
         assert self._waker is not None
         now = self._clock()
         rests = self._rest_until > now
         watched = None if rests or self._watch is None else self._watch.fileno()
-        self._waker.wait((min(until, self._rest_until) if rests else until) - now, watched)
+        woken = self._waker.wait((min(until, self._rest_until) if rests else until) - now, watched)
+        self._look = self._look or woken or rests
 
     def _advance(self, due: float, period: float, now: float, late: str) -> float:
         """The next due time after `now` on the same grid; what was missed is counted once."""
@@ -267,6 +274,7 @@ class Loop:
     def turn(self) -> None:
         """One full look at the node, and what follows from it."""
         begin = self._clock()
+        self._look = True
         self.counters["turns"] += 1
         self._reading = self._beat.take()
         try:
@@ -380,6 +388,7 @@ class Loop:
             identities,
             period_seconds=self._settings().turn_seconds,
             capacity=_capacity(sweep.node),
+            naming=self._naming,
         )
 
     def _blind(self, at: float) -> NodeSnapshot:

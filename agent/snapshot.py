@@ -258,8 +258,13 @@ def build(
     period_seconds: float,
     capacity: Usage,
     pressure: Pressure | None = None,
+    naming: Naming | None = None,
 ) -> NodeSnapshot:
-    """The snapshot between two sweeps. `pods` maps UID to what the API says; without `before` all rates are None."""
+    """The snapshot between two sweeps. `pods` maps UID to what the API says; without `before` all rates are None.
+
+    `naming` saves work where it has seen the same before.
+    """
+    naming = naming or Naming()
     seen: list[PodSnapshot] = []
     unmatched = 0
     listed = {(found.group, found.inode) for found in before.groups} if before else set()
@@ -269,7 +274,9 @@ def build(
         if identity is None:
             unmatched += 1
         elif reading is not None:
-            seen.append(_pod(before, after, found, reading, identity, listed, period_seconds))
+            containers = naming.of(found, identity)
+            seen.append(_pod(before, after, found, reading, identity, containers, listed, period_seconds))
+    naming.keep(len(after.groups))
     node, busy, steal = _node(before.node if before else None, after.node, period_seconds)
     ls, be = _total(pod for pod in seen if pod.tier is Tier.LS), _total(pod for pod in seen if pod.tier is Tier.BE)
     stalled = _node_stalls(before, after, period_seconds)
@@ -300,6 +307,7 @@ def _pod(
     found: Found,
     reading: PodReading,
     identity: PodIdentity,
+    containers: tuple[ContainerSnapshot, ...],
     listed: Set[Key],
     period_seconds: float,
 ) -> PodSnapshot:
@@ -317,7 +325,7 @@ def _pod(
         ),
         throttled_ratio=throttled_ratio(old, reading.cpu) if reading.cpu else None,
         knobs=reading.knobs,
-        containers=named(found.containers, identity),
+        containers=containers,
         memory=reading.memory,
         memory_high_rate=memory_high_rate(slow.memory, reading.memory, slow_seconds),
         io_rate=io_rate(slow.io, reading.io, slow_seconds),
@@ -328,6 +336,26 @@ def _pod(
         frozen=reading.frozen,
         cpuset=reading.cpuset,
     )
+
+
+class Naming:
+    """Containers with their names, as made last: neither the listing nor the API says something new every turn."""
+
+    def __init__(self) -> None:
+        self._made: dict[Key, tuple[Found, PodIdentity, tuple[ContainerSnapshot, ...]]] = {}
+
+    def of(self, found: Found, identity: PodIdentity) -> tuple[ContainerSnapshot, ...]:
+        """Those of one pod; see `named`."""
+        key = (found.group, found.inode)
+        made = self._made.get(key)
+        if made is None or made[0] is not found or made[1] is not identity:
+            made = self._made[key] = found, identity, named(found.containers, identity)
+        return made[2]
+
+    def keep(self, pods: int) -> None:
+        """Forget all where much more is remembered than there are pods."""
+        if len(self._made) > 2 * pods:
+            self._made.clear()
 
 
 def named(containers: tuple[ContainerSnapshot, ...], identity: PodIdentity) -> tuple[ContainerSnapshot, ...]:

@@ -124,8 +124,11 @@ def _unchanged(known: _Known) -> bool:
 
 
 def _same_text(place: _Place) -> bool:
+    """Files of a cgroup that is gone cannot be read, also where another was made in its place."""
     assert place.texts is not None
-    return place.files.lives() and all(place.files.hot(name) == text for name, text in place.texts.items())
+    if not place.texts:
+        return place.files.lives()
+    return all(place.files.hot(name) == text for name, text in place.texts.items())
 
 
 def _same_values(place: _Place) -> bool:

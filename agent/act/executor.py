@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import msgspec
 
@@ -45,6 +46,8 @@ __all__ = ["Executor", "Given", "Outcome", "PlanError"]
 
 _LIMITING = frozenset({"suppress", "contention"})
 """Policies whose quotas together are the limit on BE that a restarted agent goes on from."""
+
+_NO_WISHES: Mapping[Knob, Request] = MappingProxyType({})
 
 _NOT_LEFT_OVER = frozenset({Knob.WEIGHT, Knob.IO_WEIGHT, Knob.BURST, Knob.BVT})
 """After a lost journal these stay: they cost nobody anything, and nothing tells ours from another's."""
@@ -250,19 +253,26 @@ class Executor:
     def _members(
         self, pod: PodGroup, wishes: Mapping[str, Mapping[Knob, Request]], identity: PodIdentity | None
     ) -> Iterator[Group]:
-        """The pod's group and those of its containers."""
-        own = wishes.get(pod.group, {})
-        yield Group(group=pod.group, inode=pod.inode, wanted=own, follow={}, identity=identity, container=False)
+        """The pod's group and those of its containers, where anything is wanted or ours."""
+        own = wishes.get(pod.group, _NO_WISHES)
+        if own or self._is_ours_at(pod.group):
+            yield Group(group=pod.group, inode=pod.inode, wanted=own, follow={}, identity=identity, container=False)
         follow = {knob: request for knob, request in own.items() if knob in self._binding}
         for container in pod.containers:
-            yield Group(
-                group=container.group,
-                inode=container.inode,
-                wanted=wishes.get(container.group, {}),
-                follow=follow,
-                identity=identity,
-                container=True,
-            )
+            wanted = wishes.get(container.group, _NO_WISHES)
+            if wanted or follow or self._is_ours_at(container.group):
+                yield Group(
+                    group=container.group,
+                    inode=container.inode,
+                    wanted=wanted,
+                    follow=follow,
+                    identity=identity,
+                    container=True,
+                )
+
+    def _is_ours_at(self, group: str) -> bool:
+        """Whether something of this group may have to be given back."""
+        return self._journal.lost or bool(self._journal.of(group))
 
     def _steps(self, group: Group) -> list[Step]:
         """What differs for one group."""

@@ -17,6 +17,9 @@ from agent.threads import GroupKey
 LIST_TURNS: Final = 4
 """A group is listed at each so many looks, whatever was born: not all at the same one."""
 
+BARE_TURNS: Final = 16
+"""So many where a pod's own group has containers and no thread: hardly anybody puts one there."""
+
 Place = tuple[GroupKey, str]
 """A group and its directory."""
 
@@ -40,7 +43,7 @@ class ThreadLists:
     def of(self, pods: Sequence[PodGroup], alive: Callable[[int], bool] = lambda _tid: True) -> list[Listed]:
         """Threads of the groups of these pods and of their containers; groups of other pods are forgotten.
 
-        A pod with containers rarely holds threads itself: its own group is listed as if nothing were born.
+        A pod with containers rarely holds threads itself: its own group is listed as if nothing were born, and rarely.
         """
         self._looks += 1
         born = self._births is not None and self._births.looked()
@@ -49,10 +52,11 @@ class ThreadLists:
         for pod in pods:
             for key, directory in self.places(pod):
                 tids = self._known.get(key)
-                never = key.group == pod.group and bool(pod.containers) and not tids
-                if tids is None or (born and not never) or (key.inode + self._looks) % LIST_TURNS == 0:
+                bare = not tids and bool(pod.containers) and key.group == pod.group
+                turns = BARE_TURNS if bare else LIST_TURNS
+                if tids is None or (born and not bare) or (key.inode + self._looks) % turns == 0:
                     tids = self.tids(directory)
-                else:
+                elif tids:
                     tids = [tid for tid in tids if alive(tid)]
                 known[key] = tids
                 found.append((key, directory, tids))
