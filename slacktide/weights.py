@@ -16,6 +16,12 @@ def shares_of(millis: int) -> int:
     return max(MIN_SHARES, min(MAX_SHARES, millis * 1024 // 1000))
 
 
+def kernel_weight(millis: int, *, v2: bool) -> int:
+    """What the kubelet writes for a CPU request in millicores: cpu.weight on cgroup v2, cpu.shares on v1."""
+    shares = shares_of(millis)
+    return weight_of(shares) if v2 else shares
+
+
 def weight_of(shares: int) -> int:
     """cpu.weight (v2) for cpu.shares (v1), by the linear map."""
     return 1 + (max(MIN_SHARES, min(MAX_SHARES, shares)) - MIN_SHARES) * 9999 // (MAX_SHARES - MIN_SHARES)

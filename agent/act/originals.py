@@ -14,7 +14,7 @@ from agent.capabilities import Knob
 from agent.host.knobs import Held, Original, quota_us
 from agent.snapshot import PodIdentity
 from slacktide.kernel.hierarchy import Version
-from slacktide.weights import shares_of, weight_of
+from slacktide.weights import kernel_weight
 
 _OFF: Final = Original(value=0)
 _NO_LIMIT: Final = Original()
@@ -34,8 +34,7 @@ def expected_original(
 
 
 def _of_pod(knob: Knob, identity: PodIdentity, held: Held, version: Version) -> Original | None:
-    shares = shares_of(identity.cpu_request_millis)
-    weight = shares if version is Version.V1 else weight_of(shares)
+    weight = kernel_weight(identity.cpu_request_millis, v2=version is Version.V2)
     if knob is Knob.IDLE:
         return Original(value=0, weight=weight)
     if knob is Knob.WEIGHT:

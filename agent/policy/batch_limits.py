@@ -28,9 +28,9 @@ from msgspec import Meta
 from agent.capabilities import Knob
 from agent.policy.base import Context, Desired, Request
 from agent.snapshot import ContainerIdentity, NodeSnapshot, PodIdentity, PodSnapshot
-from slacktide import weights
 from slacktide.settings import Settings
 from slacktide.tier import Tier
+from slacktide.weights import kernel_weight
 
 MIN_QUOTA_MILLIS: Final = 10
 """1 ms in a period of 100 ms: less is EINVAL."""
@@ -107,7 +107,7 @@ def _of_leaf(
     """The wishes for one leaf that belongs to one of `claims`: the largest of theirs, none where one has none."""
     asked = _largest(claims, lambda container: container.batch_request.cpu_millis)
     if asked is not None and not identity.cpu_request_millis:
-        value = weight_of(asked, cpu_version)
+        value = kernel_weight(asked, v2=cpu_version == 2)
         why = f"{label} asks for {asked}m of batch-cpu: weight {value}"
         yield Request(policy=BatchLimits.name, group=group, knob=Knob.WEIGHT, value=value, reason=why)
     cpu = _largest(claims, lambda container: container.batch_limit.cpu_millis)
@@ -141,12 +141,6 @@ def _memory(group: str, limit: int, why: str) -> Request:
     return Request(
         policy=BatchLimits.name, group=group, knob=Knob.MEMORY_MAX, value=value, reason=f"{why}: {value} bytes"
     )
-
-
-def weight_of(millis: int, cpu_version: int | None) -> int:
-    """Weight of a CPU request in the kernel's own unit, as the kubelet computes it: shares on v1, weight on v2."""
-    shares = weights.shares_of(millis)
-    return shares if cpu_version != 2 else weights.weight_of(shares)
 
 
 def _reason(pods: Sequence[PodSnapshot], requests: Sequence[Request], missing: Sequence[str]) -> str:

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from agent.capabilities import Capabilities, Knob
 from agent.host.knobs import ADAPTERS
 from agent.policy.base import Context
-from agent.policy.batch_limits import MAX_QUOTA_MILLIS, BatchLimits, BatchLimitsSettings, weight_of
+from agent.policy.batch_limits import MAX_QUOTA_MILLIS, BatchLimits, BatchLimitsSettings
 from agent.snapshot import ContainerIdentity, ContainerSnapshot, NodeSnapshot, PodIdentity, PodSnapshot
 from slacktide.forecast import Amount
 from slacktide.status import Usage
 from slacktide.tier import Tier
+from slacktide.weights import kernel_weight
 
 V1 = Capabilities(mode="v1", cpu_version=1, memory_version=1, writable=frozenset(Knob))
 V2 = Capabilities(mode="v2", cpu_version=2, memory_version=2, writable=frozenset(Knob))
@@ -118,7 +119,7 @@ def test_memory_is_rounded_up_to_a_page():
 )  # fmt: skip
 def test_weights_are_the_kubelets(millis, shares, weight):
     # koordinator 1521, kernel.md 2.2 (the old, linear map of shares) and row 18 of peer-koordinator.md section 10.
-    assert (weight_of(millis, 1), weight_of(millis, 2)) == (shares, weight)
+    assert (kernel_weight(millis, v2=False), kernel_weight(millis, v2=True)) == (shares, weight)
 
 
 def test_each_matched_container_gets_its_own_and_the_sandbox_nothing():

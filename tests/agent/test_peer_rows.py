@@ -18,7 +18,6 @@ from agent.host.lists import ThreadLists
 from agent.host.proc import Proc
 from agent.host.reader import HostReader
 from agent.policy.base import Plan, Request
-from agent.policy.batch_limits import weight_of
 from agent.policy.contention import Contention, ContentionSettings
 from agent.policy.evict import Evict, EvictSettings
 from agent.policy.rdt_shares import cache_values
@@ -29,6 +28,7 @@ from slacktide.kernel.hierarchy import Version
 from slacktide.objects import ObjectMeta, Pod
 from slacktide.status import Usage
 from slacktide.tier import Tier
+from slacktide.weights import kernel_weight
 from tests.agent.nodes import CONTEXT, GIB, SHORT, node, pod
 from tests.agent.test_loop import Rig
 from tests.agent.test_resctrl_values import cache
@@ -50,7 +50,7 @@ def identity(uid, tier):
 def test_koordinator_1521_shares_become_weights_by_one_formula_only(shares, weight):
     """The newer map would give 4, 17, 59, 100, 174 and 303: two of them on one node would part CPU wrongly."""
     millis = -(-shares * 1000 // 1024)
-    assert (weight_of(millis, 1), weight_of(millis, 2)) == (shares, weight)
+    assert (kernel_weight(millis, v2=False), kernel_weight(millis, v2=True)) == (shares, weight)
 
 
 @pytest.mark.parametrize("bits", [20, 28, 32])
