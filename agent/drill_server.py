@@ -16,7 +16,7 @@ import grpc
 from agent.drill_service import DrillService
 from agent.drill_settings import DrillSettings
 from slacktide.errors import SettingsError
-from slacktide.sockets import parse_listen, remove_socket, remove_stale_socket
+from slacktide.sockets import parse_listen, private_files, remove_socket, remove_stale_socket
 from slacktide.transport import CertificateFiles, server_credentials
 from slacktide.transport.server import AGE_OPTIONS
 from slacktide.transport.traced import server_interceptors
@@ -53,12 +53,8 @@ class DrillServer:
         if self._where.path:
             remove_stale_socket(self._where.path, "drill.listen")
             os.makedirs(os.path.dirname(self._where.path), mode=0o700, exist_ok=True)
-            # The umask makes the socket private from its first moment on.
-            before = os.umask(0o177)
-            try:
+            with private_files():
                 return self._bound(lambda: self._server.add_insecure_port(f"unix:{self._where.path}"), settings)
-            finally:
-                os.umask(before)
         target = (
             f"{f'[{self._where.host}]' if ':' in self._where.host else self._where.host or '[::]'}:{self._where.port}"
         )

@@ -27,7 +27,7 @@ from predictor.board import Board, Entry
 from predictor.ingest import Ingest, Resend
 from slacktide.errors import SettingsError
 from slacktide.forecast import Amount, Origin, Zone
-from slacktide.sockets import parse_listen, remove_socket, remove_stale_socket
+from slacktide.sockets import parse_listen, private_files, remove_socket, remove_stale_socket
 from slacktide.transport import CertificateFiles, check_plaintext, server_credentials
 from slacktide.transport.server import AGE_OPTIONS
 from slacktide.transport.traced import aio_interceptors
@@ -292,12 +292,8 @@ class RpcServer:
             else:
                 self.port = server.add_secure_port(target, self._credentials)
             return
-        # The file must never be open to others, not even between its creation and a chmod.
-        before = os.umask(0o177)
-        try:
+        with private_files():
             server.add_insecure_port(f"unix:{self._listen.path}")
-        finally:
-            os.umask(before)
         self._bound = True
         os.chmod(self._listen.path, 0o600)
 

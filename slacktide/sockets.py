@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,6 +84,19 @@ def remove_stale_socket(path: str, setting: str = "socket") -> None:
         raise SettingsError([f"{setting} = {path!r}: another process listens there; stop it or choose another path"])
     finally:
         probe.close()
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """A socket that is bound meanwhile is its owner's alone from its first moment on, also before any chmod.
+
+    For the whole process, as a umask is: bind and nothing else.
+    """
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def remove_socket(path: str) -> None:

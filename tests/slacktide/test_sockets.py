@@ -12,6 +12,7 @@ from slacktide.sockets import (
     check_socket_path,
     is_loopback,
     parse_listen,
+    private_files,
     remove_socket,
     remove_stale_socket,
 )
@@ -121,3 +122,16 @@ def test_removing_twice_is_fine(tmp_path, serve):
 )
 def test_what_is_this_machine_alone(host, own):
     assert is_loopback(host) is own
+
+
+def test_a_private_socket_is_its_owners_alone_and_the_next_file_is_as_ever(tmp_path, serve):
+    path, other = str(tmp_path / "a.sock"), tmp_path / "b"
+    usual = os.umask(0o022)
+    try:
+        with private_files():
+            serve(path)
+        other.write_text("")
+    finally:
+        os.umask(usual)
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    assert other.stat().st_mode & 0o777 == 0o644
