@@ -93,7 +93,12 @@ def _drill(drill: Drill | None) -> DrillReport | None:
         return None
     order = drill.order
     return DrillReport(
-        id=order.id, phase=drill.phase.value, message=drill.message, caller=order.caller, reason=order.reason
+        id=order.id,
+        phase=drill.phase.value,
+        message=drill.message,
+        caller=order.caller,
+        reason=order.reason,
+        kind=order.kind.value,
     )
 
 

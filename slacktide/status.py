@@ -66,6 +66,8 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     caller: str
     reason: str = ""
+    kind: str = ""
+    """What trouble is made, as `slacktide drill` calls it; empty where an older agent does not say."""
 
 
 class GpuReport(msgspec.Struct, frozen=True, kw_only=True):

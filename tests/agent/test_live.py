@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.capabilities import Capabilities, Knob
 from agent.counters import CpuKnobs
+from agent.drill import Drill, Kind, Order
 from agent.live import Live, status_of
 from agent.loop import Turn
 from agent.metrics import COUNTED, AgentMetrics
@@ -96,3 +97,12 @@ def test_metrics_leave_unknown_figures_out_and_count_what_was_added():
     assert value("skipped_info", what="psi", reason="cgroup v1 has none") == 1
     assert value("predictor_connected") == 0
     assert all(value(f"{name}_total") is not None for name in COUNTED)
+
+
+def test_the_drill_is_named_with_its_kind():
+    order = Order(
+        id="d1", kind=Kind.BANDWIDTH, duration_seconds=1.0, dry_run=False, victims_max=0, reason="game day",
+        caller="me", dead_man_seconds=5.0, recover_seconds=30.0,
+    )  # fmt: skip
+    told = status_of("n1", turn(), ABLE, {}, drill=Drill(order=order)).drill
+    assert (told.id, told.kind, told.caller) == ("d1", "bandwidth", "me")
