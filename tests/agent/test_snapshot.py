@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,17 @@ from agent.pressure import (
     psi_share,
     sum_deltas,
 )
-from agent.snapshot import Found, PodIdentity, Sweep, build, cpu_rate_millis, throttled_ratio
+from agent.snapshot import (
+    ContainerIdentity,
+    ContainerSnapshot,
+    Found,
+    Naming,
+    PodIdentity,
+    Sweep,
+    build,
+    cpu_rate_millis,
+    throttled_ratio,
+)
 from slacktide.status import Usage
 from slacktide.tier import Tier
 
@@ -209,3 +221,20 @@ def test_psi_shares():
     assert pressure is not None
     assert pressure.value == 0.7
     assert pressure.natural == pytest.approx(erlang_c(0.6, 2))
+
+
+def test_names_that_were_made_before_follow_the_listing_and_the_api():
+    naming = Naming()
+    found = Found(group="p/a", inode=1, uid="a", containers=(ContainerSnapshot(group="p/a/c", id="c"),))
+    unnamed = identity("a", Tier.BE)
+    assert [one.name for one in naming.of(found, unnamed)] == [""]
+    known = replace(unnamed, containers=(ContainerIdentity(name="main", id="c"),))
+    first = naming.of(found, known)
+    assert [one.name for one in first] == ["main"]
+    assert naming.of(found, known) is first
+    grown = replace(found, containers=(*found.containers, ContainerSnapshot(group="p/a/d", id="d")))
+    assert [one.name for one in naming.of(grown, known)] == ["main", ""]
+    recreated = replace(found, inode=2, containers=())
+    assert naming.of(recreated, known) == ()
+    naming.keep(0)
+    assert naming.of(found, known) is not first
