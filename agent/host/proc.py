@@ -28,8 +28,9 @@ _TICK: Final = os.sysconf("SC_CLK_TCK")
 _DIGITS: Final = 20
 _BEAT_BYTES: Final = 16_384
 _MEMORY_BEATS: Final = 4
-_JUNK: Final = (ValueError, KeyError, IndexError, OverflowError, ZeroDivisionError, RuntimeWarning)
-"""What psutil raises for content that it does not know; the last where warnings are errors."""
+_JUNK: Final = (ValueError, TypeError, KeyError, IndexError, OverflowError, ZeroDivisionError, RuntimeWarning)
+"""What psutil raises for content that it does not know (TypeError: a line of a CPU without its times); the last where
+warnings are errors."""
 
 _lock: Final = threading.Lock()
 

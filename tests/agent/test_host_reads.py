@@ -460,3 +460,13 @@ def test_junk_in_place_of_a_number_is_refused(tree, text):
     tree.path("g", name, "memory").write_text(text)
     with pytest.raises(Refused, match="expected one number"):
         read_memory(files(tree, "memory"), tree.version, lambda: 1.0)
+
+
+@pytest.mark.parametrize("line", ["cpu0", "cpu0 1 2", "cpu0 a b c d e f g h i j", "cpu0 nan 0 0 0 0 0 0 0 0 0"])
+def test_a_cpu_without_sane_times_is_refused_and_the_turn_goes_on_without_node_totals(tmp_path, line):
+    root = proc_tree(tmp_path / "proc")
+    (root / "stat").write_text(f"cpu  1 0 0 1 0 0 0 0 0 0\n{line}\n")
+    proc, tree = Proc(str(root), lambda: 1.0), Tree(tmp_path / "cg", Version.V1)
+    with pytest.raises(Refused, match="stat"):
+        proc.counters()
+    assert HostReader(tree.hierarchy, tree.lister(), proc, lambda: 1.0).sweep().node is None
