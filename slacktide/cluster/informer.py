@@ -29,6 +29,9 @@ _LOG: Final = get_logger("cluster.informer")
 _BACKOFF_BASE_SECONDS: Final = 0.5
 _BACKOFF_CAP_SECONDS: Final = 30.0
 _SHORT_WATCH_SECONDS: Final = 1.0
+_STOOD_SECONDS: Final = _BACKOFF_CAP_SECONDS
+"""A watch that stood longer than the longest wait was served, whether or not there was anything to tell."""
+
 _STOP_SECONDS: Final = 5.0
 _ABSENT_SECONDS: Final = 60.0
 
@@ -228,12 +231,12 @@ class Informer(Generic[T]):
             label_selector=self._label_selector,
             inactivity_seconds=self._inactivity_seconds,
         )
+        opened = self._heard_at = self._clock()
         with self._lock:
             self._watch = watch
-        self._heard_at = self._clock()
         if not self._unproven:
             self._client.contact.well(self._who)
-        events, opened = 0, self._clock()
+        events = 0
         try:
             # `stop` may have looked for the watch before it was there.
             if self._stopping.is_set():
@@ -252,6 +255,8 @@ class Informer(Generic[T]):
             self._shorts = self._shorts + 1 if not events and self._clock() - opened < _SHORT_WATCH_SECONDS else 0
             self._unproven = error.silent or self._shorts > 1
             self._mute = error.silent
+            if not error.silent and self._clock() - opened >= _STOOD_SECONDS:
+                self._backoff.reset()
             raise
         finally:
             with self._lock:

@@ -181,6 +181,26 @@ def test_watches_that_end_at_once_are_not_asked_for_in_a_tight_loop(api, follow)
     assert delays[:5] == [0.001, 0.002, 0.004, 0.008, 0.016]
 
 
+@pytest.mark.parametrize(("stood_seconds", "then"), [(60.0, 0.001), (5.0, 0.008)])
+def test_an_idle_watch_that_stood_long_ends_a_grown_wait_and_a_short_one_does_not(api, follow, stood_seconds, then):
+    delays, now = [], [1000.0]
+
+    class Counting(Backoff):
+        def next(self):
+            delays.append(super().next())
+            return delays[-1]
+
+    away = status(503, "", "starting")
+    World(api, [away, away, away, listing([pod("a", 5)], 5)], [])
+    informer = follow(backoff=Counting(0.001, 0.05, lambda: 0.0), clock=lambda: now[0])
+    wait_for(lambda: informer._watch is not None, "a watch that has nothing to tell")
+    assert delays == [0.001, 0.002, 0.004]
+    now[0] += stood_seconds
+    api.drop_connections()
+    wait_for(lambda: len(delays) >= 4, "the failure of the watch")
+    assert delays[3] == then
+
+
 def test_lists_that_expire_at_once_back_off_too(api, follow):
     delays = []
 
