@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,9 +19,13 @@ import pytest
 from slacktide import names
 from slacktide.cluster import PODS
 from slacktide.objects import Pod
+from tests.pki import Pki
 from tests.scheduler_plugins.build import be, pod
 from tests.scheduler_plugins.extender.support import body, post, until
 from tests.scheduler_plugins.test_process import Machine
+
+NAMED = "subjectAltName=IP:127.0.0.1\n"
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
@@ -109,6 +115,63 @@ def test_settings_that_cannot_be_used_end_it_with_2_and_every_reason(machine: Ma
     log = (machine.path / "scheduler_plugins.extender_main.log").read_text()
     assert "did you mean BatchForecast" in log
     assert "'Nothing'" in log
+
+
+def test_a_missing_file_of_settings_ends_it_with_2_and_its_name(machine: Machine) -> None:
+    process, _ = start(machine, "--config", f"{machine.path}/settings.yaml")
+    assert process.wait(40) == 2
+    log = (machine.path / "scheduler_plugins.extender_main.log").read_text()
+    assert f"{machine.path}/settings.yaml" in log
+    assert "No such file" in log
+
+
+def test_a_certificate_that_cannot_be_used_ends_it_with_2_and_says_which(machine: Machine) -> None:
+    pki = Pki(machine.path)
+    certificate, _ = pki.issue("one", "/CN=one", NAMED)
+    _, key = pki.issue("two", "/CN=two", NAMED)
+    process, _ = start(machine, "--tls.certificate-file", certificate, "--tls.key-file", key)
+    assert process.wait(40) == 2
+    log = (machine.path / "scheduler_plugins.extender_main.log").read_text()
+    assert certificate in log
+    assert "key values mismatch" in log
+    assert "PRIVATE KEY" not in log
+
+
+def test_an_expired_certificate_is_said_once_refused_by_callers_and_replaced_without_a_restart(
+    machine: Machine,
+) -> None:
+    pki = Pki(machine.path)
+    shown = [machine.path / name for name in ("shown.crt", "shown.key")]
+
+    def show(pair: tuple[str, str]) -> None:
+        for source, target in zip(pair, shown, strict=True):
+            shutil.copy(source, f"{target}.new")
+            Path(f"{target}.new").replace(target)
+
+    show(pki.issue("old", "/CN=old", NAMED, days=-1))
+    files = ("--tls.certificate-file", str(shown[0]), "--tls.key-file", str(shown[1]))
+    process, address = start(machine, *files)
+    believing = ssl.create_default_context(cafile=pki.ca)
+
+    def asked() -> str:
+        """What a caller that believes our authority sees: the words of its refusal, or the names kept."""
+        connection = http.client.HTTPSConnection(address, timeout=20, context=believing)
+        with contextlib.closing(connection):
+            try:
+                connection.request("POST", "/filter", body(Pod=pod(), NodeNames=["n1"]), JSON)
+                return str(json.loads(connection.getresponse().read())["NodeNames"])
+            except ssl.SSLCertVerificationError as error:
+                return error.verify_message
+            except OSError:
+                return ""
+
+    until("the caller refuses it", lambda: asked() == "certificate has expired")
+    log = machine.path / "scheduler_plugins.extender_main.log"
+    until("it is said", lambda: "has expired" in log.read_text())
+    show(pki.issue("new", "/CN=new", NAMED))
+    until("the new one is shown", lambda: asked() == "['n1']")
+    assert log.read_text().count("has expired") == 1
+    assert process.poll() is None
 
 
 def test_the_tier_label_of_a_pod_decides_whether_it_is_judged(machine: Machine) -> None:
