@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.history import Window
-from predictor.members import Change, Peak, Pods, PodTable
+from predictor.members import Change, Pods, PodTable
 from predictor.models.base import Floats, History, Members
+from predictor.pod_rows import Peak
 from predictor.pods import Home, PodUse
 from predictor.samples import Sample
 from predictor.slots import SLOT_SECONDS, OpenSlots, Rows, slot_of

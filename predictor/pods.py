@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -124,3 +125,18 @@ class Home:
         self.columns = columns[columns >= 0]
         for opened in self.open.values():
             opened.renumber(places)
+
+
+@dataclasses.dataclass(slots=True)
+class KnownPod:
+    """A pod of the table: its column, the node it lives on, the slot in which it was first seen, and the group that its
+    name suggests, once somebody asked for that."""
+
+    uid: str
+    namespace: str
+    name: str
+    tier: str
+    column: int
+    home: Home
+    first_slot: int
+    guessed: str = ""
