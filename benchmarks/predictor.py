@@ -10,6 +10,11 @@ and the forecasts that fall into the time.
     forecast_pass_seconds_10000  one pass and one forecast of all peaks, CPU and memory
     restart_seconds_10000   from its start until agents are served, with all of the history read back
     acknowledged_lost       samples that 1,000 agents had acknowledged before one of 50 kills, and that are not stored
+
+With `--tls` agents come as in a cluster: each over a TLS connection of its own, with a token that the predictor has
+reviewed. What that costs is the difference to a run without; it is not kept. 10,000 of them, on their own:
+
+    python -m benchmarks.predictor --tls --sizes 10000 --kills 0
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ import psutil
 
 from benchmarks.report import emit, parser
 from benchmarks.simulated_agents import PODS, Outcome, node_name, pod_name, pod_uid
+from benchmarks.token_reviews import certificate, reviewer
 from predictor.history import History, SlotColumns, open_history
 from predictor.models.base import Integers
 from predictor.sequences import Seen
@@ -68,10 +74,14 @@ _STREAMS_PER_CHANNEL: Final = 100
 
 
 class Predictor:
-    """`python -m predictor` in a directory of its own, on a port of loopback."""
+    """`python -m predictor` in a directory of its own, on a port of loopback.
 
-    def __init__(self, directory: str) -> None:
+    `tls` are its certificate and key; None for plaintext.
+    """
+
+    def __init__(self, directory: str, tls: tuple[str, str] | None = None) -> None:
         self.directory = directory
+        self.tls = tls
         with contextlib.closing(socket.socket()) as probe:
             probe.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -81,13 +91,16 @@ class Predictor:
         """Start it; the seconds until it served. Raises SlacktideError when it does not."""
         begin = time.monotonic()
         flags = {
-            "--cluster.server": f"unix:{self.directory}/nobody.sock",
+            "--cluster.server": f"unix:{api_socket(self.directory)}",
             "--listen": self.address,
-            "--insecure": "true",
             "--history-dir": f"{self.directory}/history",
             "--observe.listen": f"unix:{self.directory}/observe.sock",
             "--forecast.window-days": str(DAYS),
         }
+        if self.tls is None:
+            flags["--insecure"] = "true"
+        else:
+            flags |= {"--tls.certificate-file": self.tls[0], "--tls.key-file": self.tls[1]}
         command = [sys.executable, "-m", "predictor", *(part for flag in flags.items() for part in flag)]
         with open(f"{self.directory}/predictor.log", "ab") as log:
             self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -98,6 +111,11 @@ class Predictor:
             if self._process.poll() is not None or time.monotonic() - begin > _START_SECONDS:
                 raise SlacktideError(f"the predictor does not serve; see {self.directory}/predictor.log")
             time.sleep(0.01)
+
+    @property
+    def ca_file(self) -> str:
+        """What its certificate is signed by: itself; empty for plaintext."""
+        return self.tls[0] if self.tls else ""
 
     @property
     def process(self) -> psutil.Process:
@@ -151,22 +169,30 @@ class Predictor:
             self.kill()
 
 
+def api_socket(directory: str) -> str:
+    """Where the predictor looks for an API server; without TLS nobody is there."""
+    return f"{directory}/api.sock"
+
+
 @contextlib.contextmanager
-def predictor() -> Iterator[Predictor]:
+def predictor(*, tls: bool = False) -> Iterator[Predictor]:
     """A predictor that is not started yet; it and its directory are gone afterwards."""
     directory = tempfile.mkdtemp(prefix="slacktide-benchmark-")
-    made = Predictor(directory)
+    made = Predictor(directory, certificate(directory) if tls else None)
     try:
-        yield made
+        with reviewer(api_socket(directory)) if tls else contextlib.nullcontext():
+            try:
+                yield made
+            finally:
+                made.stop()
     finally:
-        made.stop()
         shutil.rmtree(directory, ignore_errors=True)
 
 
 class Fleet:
-    """Processes with simulated agents."""
+    """Processes with simulated agents. `ca_file`: over TLS, each over a connection of its own; empty for plaintext."""
 
-    def __init__(self, address: str, nodes: int, period: float) -> None:
+    def __init__(self, address: str, nodes: int, period: float, ca_file: str = "") -> None:
         share = -(-nodes // _CLIENTS)
         self._processes = []
         for first in range(0, nodes, share):
@@ -174,11 +200,12 @@ class Fleet:
             numbers = {
                 "--first": first,
                 "--count": count,
-                "--channels": max(1, count // _STREAMS_PER_CHANNEL),
+                "--channels": count if ca_file else max(1, count // _STREAMS_PER_CHANNEL),
                 "--period": period,
             }
             command = [sys.executable, "-m", "benchmarks.simulated_agents", address]
             flags = [part for flag, value in numbers.items() for part in (flag, str(value))]
+            flags += ["--ca-file", ca_file] if ca_file else []
             self._processes.append(
                 subprocess.Popen([*command, *flags], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
             )
@@ -202,9 +229,9 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(address: str, nodes: int, period: float) -> Iterator[Fleet]:
+def fleet(address: str, nodes: int, period: float, ca_file: str = "") -> Iterator[Fleet]:
     """Agents that are gone afterwards."""
-    made = Fleet(address, nodes, period)
+    made = Fleet(address, nodes, period, ca_file)
     try:
         yield made
     finally:
@@ -251,13 +278,13 @@ def _pod_hours(pods: list[Pod], hours: Integers) -> PodHours:
     return PodHours(pods, pod, hour, np.full(len(hour), SLOTS_PER_HOUR), cpu / 2, cpu, memory, memory)
 
 
-def steady(nodes: int, seconds: float, period: float, days: int) -> dict[str, Any]:
+def steady(nodes: int, seconds: float, period: float, days: int, *, tls: bool = False) -> dict[str, Any]:
     """One size: restart with a full history, then agents at their period for some time."""
-    with predictor() as running:
+    with predictor(tls=tls) as running:
         if days:
             preload(f"{running.directory}/history", nodes, days, min(days, POD_DAYS))
         restart = running.start()
-        with fleet(running.address, nodes, period) as agents:
+        with fleet(running.address, nodes, period, running.ca_file) as agents:
             _wait_for_streams(running, nodes)
             begin, used = time.monotonic(), running.cpu_seconds()
             time.sleep(seconds)
@@ -298,11 +325,11 @@ def _wait_for_streams(running: Predictor, nodes: int) -> None:
         time.sleep(1.0)
 
 
-def killed(nodes: int, kills: int, period: float) -> dict[str, Any]:
+def killed(nodes: int, kills: int, period: float, *, tls: bool = False) -> dict[str, Any]:
     """Agents stream while the predictor is killed again and again; then what they had acknowledged must be stored."""
-    with predictor() as running:
+    with predictor(tls=tls) as running:
         running.start()
-        with fleet(running.address, nodes, period) as agents:
+        with fleet(running.address, nodes, period, running.ca_file) as agents:
             _wait_for_streams(running, nodes)
             for _ in range(kills):
                 time.sleep(0.2 + random.random())
@@ -368,16 +395,19 @@ def main() -> int:
     arguments.add_argument("--days", type=int, default=DAYS, help="days of history before the start (default: 14)")
     arguments.add_argument("--killed", type=int, help="agents that stream meanwhile (default: 1000)")
     arguments.add_argument("--period", type=float, help="seconds between two samples of an agent (default: 10)")
+    arguments.add_argument("--tls", action="store_true", help="agents with a TLS connection and a token each")
     chosen = arguments.parse_args()
+    if chosen.tls and chosen.save:
+        arguments.error("figures over TLS are not kept: the page has those without")
     period = chosen.period or (2.0 if chosen.quick else 10.0)
     sizes = chosen.sizes if chosen.sizes is not None else [100, 300] if chosen.quick else [1000, 3000, 10000]
     seconds = chosen.seconds or (8.0 if chosen.quick else 330.0)
     kills = chosen.kills if chosen.kills is not None else 2 if chosen.quick else 50
     found = []
     for nodes in sizes:
-        found.append(steady(nodes, seconds, period, chosen.days))
+        found.append(steady(nodes, seconds, period, chosen.days, tls=chosen.tls))
         print(json.dumps(found[-1]), file=sys.stderr)
-    killing = killed(chosen.killed or (100 if chosen.quick else 1000), kills, 1.0) if kills else {}
+    killing = killed(chosen.killed or (100 if chosen.quick else 1000), kills, 1.0, tls=chosen.tls) if kills else {}
     results: dict[str, Any] = {"ingest_lost": sum(size["samples_lost"] for size in found)}
     for size in found:
         nodes = size["nodes"]

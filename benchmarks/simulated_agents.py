@@ -21,6 +21,8 @@ import grpc
 import grpc.aio
 import msgspec
 
+from benchmarks.token_reviews import SERVER_NAME, token_of
+from slacktide.transport.client import authorization
 from slacktide.v1 import usage_pb2
 
 METHOD: Final = "/slacktide.v1.UsageService/Report"
@@ -136,8 +138,11 @@ def message(agent: Agent, samples: list[tuple[int, int, float]]) -> bytes:
 class Agents:
     """All agents of this process."""
 
-    def __init__(self, address: str, first: int, count: int, channels: int, period: float) -> None:
+    def __init__(
+        self, address: str, first: int, count: int, channels: int, period: float, credentials: Any = None
+    ) -> None:
         self._address = address
+        self._credentials = credentials
         self._period = period
         self._agents = [agent(index, f"boot-{index}") for index in range(first, first + count)]
         self._channels = channels
@@ -148,8 +153,7 @@ class Agents:
     async def run(self) -> Outcome:
         """Until SIGTERM, then until everything is acknowledged or a minute has passed."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500)]
-        channels = [grpc.aio.insecure_channel(self._address, options=options) for _ in range(self._channels)]
+        channels = [self._channel() for _ in range(self._channels)]
         calls: list[Any] = [
             channel.stream_stream(METHOD, response_deserializer=usage_pb2.ReportResponse.FromString)
             for channel in channels
@@ -175,11 +179,22 @@ class Agents:
             self._latencies,
         )
 
+    def _channel(self) -> grpc.aio.Channel:
+        options: list[tuple[str, Any]] = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_reconnect_backoff_ms", 500),
+        ]
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._address, options=options)
+        options.append(("grpc.ssl_target_name_override", SERVER_NAME))
+        return grpc.aio.secure_channel(self._address, self._credentials, options=options)
+
     async def _live(self, agent: Agent, report: Any) -> None:
         # Spread over the period, as agents that started at different times are.
         due = time.monotonic() + random.random() * self._period
+        shown = None if self._credentials is None else (authorization(token_of(agent.node)),)
         while True:
-            call = report()
+            call = report(metadata=shown)
             reading = asyncio.create_task(self._read(agent, call))
             try:
                 while time.monotonic() >= due and not self._stop.is_set():
@@ -238,10 +253,16 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--channels", type=int, default=4)
     parser.add_argument("--period", type=float, default=10.0)
+    parser.add_argument("--ca-file", help="over TLS, to a server that this signed; each agent shows its token")
     chosen = parser.parse_args()
+    credentials = None
+    if chosen.ca_file:
+        with open(chosen.ca_file, "rb") as file:
+            credentials = grpc.ssl_channel_credentials(file.read())
 
     async def run() -> Outcome:
-        return await Agents(chosen.address, chosen.first, chosen.count, chosen.channels, chosen.period).run()
+        numbers = chosen.first, chosen.count, chosen.channels, chosen.period
+        return await Agents(chosen.address, *numbers, credentials).run()
 
     sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(run())) + b"\n")
     return 0

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.predictor import absent, missing, preload, table
+from benchmarks.predictor import absent, fleet, missing, predictor, preload, table
 from benchmarks.simulated_agents import PODS, agent, message, node_name, pod_uid
+from benchmarks.token_reviews import ACCOUNT, AUDIENCE, reviewer, token_of
 from predictor.history import Batch, open_history
 from predictor.samples import Limits, judge, judge_pods, read, read_pods
 from predictor.sequences import Seen
+from slacktide.cluster import connect_unix
+from slacktide.transport import review_token
 from slacktide.v1 import usage_pb2
+from tests.patience import PATIENCE
 from tests.predictor.support import make_sample
 
 
@@ -70,3 +74,34 @@ def test_the_table_has_a_row_a_size():
     rows = table([size, size])
     assert len(rows) == 3
     assert rows[1] == ["10", "0", "0.50", "100.00", "1.00", "2.00", "3.00", "4.00"]
+
+
+def test_a_token_is_good_for_the_node_of_its_agent(tmp_path):
+    api = str(tmp_path / "api.sock")
+    with reviewer(api):
+        client = connect_unix(api, "test")
+        known, nobody = (review_token(client, token, AUDIENCE, 5.0) for token in (token_of("n3"), "somebody"))
+        other = review_token(client, token_of("n3"), "somebody else", 5.0)
+        client.close()
+    assert known.user is not None
+    assert (known.user.username, known.user.node) == (ACCOUNT, "n3")
+    assert (nobody.user, nobody.reason) == (None, "nobody's token")
+    assert other.user is None
+    assert not (tmp_path / "api.sock").exists()
+
+
+def test_agents_over_tls_are_let_in_by_their_tokens():
+    with predictor(tls=True) as running:
+        running.start()
+        with fleet(running.address, 3, 0.2, running.ca_file) as agents:
+            deadline = time.monotonic() + 30.0 * PATIENCE
+            while running.metric("samples_total") < 6:
+                assert time.monotonic() < deadline, "no samples came"
+                time.sleep(0.02)
+            streams = running.metric("streams")
+            outcomes = agents.end()
+        assert streams == 3
+        sent = sum(outcome.samples for outcome in outcomes)
+        assert running.metrics("samples_total", "refused_calls_total", "refused_samples_total") == [sent, 0, 0]
+    assert sum(len(outcome.acknowledged) for outcome in outcomes) == 3
+    assert sum(outcome.waiting for outcome in outcomes) == 0
