@@ -73,6 +73,9 @@ _CLIENTS: Final = 2
 _STREAMS_PER_CHANNEL: Final = 100
 
 
+_FORECASTS: Final = ("pass_seconds_count", "pass_seconds_sum", "step_seconds_count", "step_seconds_sum")
+
+
 class Predictor:
     """`python -m predictor` in a directory of its own, on a port of loopback.
 
@@ -286,18 +289,13 @@ def steady(nodes: int, seconds: float, period: float, days: int, *, tls: bool = 
         restart = running.start()
         with fleet(running.address, nodes, period, running.ca_file) as agents:
             _wait_for_streams(running, nodes)
-            begin, used = time.monotonic(), running.cpu_seconds()
+            begin, used, before = time.monotonic(), running.cpu_seconds(), running.metrics(*_FORECASTS)
             time.sleep(seconds)
             cores = (running.cpu_seconds() - used) / (time.monotonic() - begin)
+            after = running.metrics(*_FORECASTS)
             outcomes = agents.end()
         sent = sum(outcome.samples for outcome in outcomes)
         seconds_to_ack = np.array([value for outcome in outcomes for value in outcome.ack_seconds])
-        passes, pass_sum, steps, step_sum = running.metrics(
-            "pass_seconds_count", "pass_seconds_sum", "step_seconds_count", "step_seconds_sum"
-        )
-        one_pass = pass_sum / max(1.0, passes)
-        # A step is of one resource; there are two.
-        both_steps = 2 * step_sum / max(1.0, steps)
         return {
             "nodes": nodes,
             "samples_sent": sent,
@@ -310,11 +308,20 @@ def steady(nodes: int, seconds: float, period: float, days: int, *, tls: bool = 
             "cores": cores,
             "rss_mib": running.process.memory_info().rss / 2**20,
             "highest_rss_mib": running.highest_mib(),
-            "forecast_pass_seconds": one_pass + both_steps,
+            "forecast_pass_seconds": forecast_seconds(running.metrics(*_FORECASTS)),
+            # The first forecast falls into the moment in which all agents connect; this is without it.
+            "forecast_pass_seconds_steady": forecast_seconds(after, before),
             "restart_seconds": restart,
             "ack_p50_ms": float(np.quantile(seconds_to_ack, 0.5)) * 1000,
             "ack_p99_ms": float(np.quantile(seconds_to_ack, 0.99)) * 1000,
         }
+
+
+def forecast_seconds(after: Sequence[float], before: Sequence[float] = (0.0,) * 4) -> float | None:
+    """One pass and one forecast of both resources between two looks at _FORECASTS; None when there was no forecast."""
+    passes, pass_sum, steps, step_sum = (late - early for late, early in zip(after, before, strict=True))
+    # A step is of one resource; there are two.
+    return pass_sum / max(1.0, passes) + 2 * step_sum / steps if steps else None
 
 
 def _wait_for_streams(running: Predictor, nodes: int) -> None:
@@ -414,6 +421,7 @@ def main() -> int:
         results[f"cores_{nodes}"] = size["cores"]
         results[f"rss_mib_{nodes}"] = size["highest_rss_mib"]
         results[f"forecast_pass_seconds_{nodes}"] = size["forecast_pass_seconds"]
+        results[f"forecast_pass_seconds_steady_{nodes}"] = size["forecast_pass_seconds_steady"]
         results[f"restart_seconds_{nodes}"] = size["restart_seconds"]
     results.update(killing)
     results["sizes"] = found

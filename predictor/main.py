@@ -53,9 +53,10 @@ _STALE_SILENCES: Final = 2.0
 _STOP_SECONDS: Final = 3.0
 _SWITCH_SECONDS: Final = 0.0001
 """How long a thread may keep the interpreter while others want it. A forecast of 10,000 nodes lets go of it ten
-thousand times, once a numpy call, and waits for so long each time that a busy thread has it: beside one that never
-rests 0.6 s of work take 5.5 s with 0.5 ms, 2.3 s with this. An answer to an agent, which needs several turns of three
-threads, waits as long beside a forecast: with Python's 5 ms agents connect at 60 a second."""
+thousand times, once a numpy call, and waits for so long each time that a busy thread has it: 0.65 s of work take 6.5 s
+with 0.5 ms beside a thread that never rests, 2.7 s with this, and 1.3 s and 1.2 s beside 1,000 samples a second. An
+answer to an agent, which needs several turns of three threads, waits as long beside a forecast: with Python's 5 ms
+agents connect at 60 a second."""
 
 _GARBAGE_THRESHOLDS: Final = (50_000, 20, 20)
 """When the garbage collector looks for cycles. Hardly anything here is in one; samples come and go by the thousand, and

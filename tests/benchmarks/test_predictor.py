@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.predictor import absent, fleet, missing, predictor, preload, table
+from benchmarks.predictor import absent, fleet, forecast_seconds, missing, predictor, preload, table
 from benchmarks.simulated_agents import PODS, agent, message, node_name, pod_uid
 from benchmarks.token_reviews import ACCOUNT, AUDIENCE, reviewer, token_of
 from predictor.history import Batch, open_history
@@ -38,6 +38,12 @@ def test_what_was_acknowledged_and_is_not_there_is_lost():
     for sequence in (1, 2, 4, 5, 9):
         seen.offer(sequence, sequence)
     assert [absent(seen, high) for high in (2, 3, 5, 9, 11)] == [0, 1, 1, 4, 6]
+
+
+def test_a_forecast_is_a_pass_and_a_step_of_each_resource():
+    assert forecast_seconds([10.0, 5.0, 4.0, 6.0]) == 0.5 + 2 * 1.5
+    assert forecast_seconds([30.0, 9.0, 6.0, 7.0], [10.0, 5.0, 4.0, 6.0]) == 0.2 + 2 * 0.5
+    assert forecast_seconds([30.0, 9.0, 4.0, 6.0], [10.0, 5.0, 4.0, 6.0]) is None
 
 
 def test_lost_samples_are_looked_for_in_the_history(tmp_path):
