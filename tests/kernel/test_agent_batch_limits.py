@@ -22,11 +22,12 @@ from agent.host.watch import CgroupWatch
 from agent.loop import Loop
 from agent.pods import PodBook
 from agent.policy.base import Context
-from agent.policy.batch_limits import BatchLimits, weight_of
+from agent.policy.batch_limits import BatchLimits
 from agent.policy.weight import Weight
 from agent.settings import AgentSettings
 from slacktide.objects import Container, ContainerStatus, PodSpec, PodStatus, ResourceRequirements
 from slacktide.settings import ResourceNames
+from slacktide.weights import kernel_weight
 from tests.agent.trees import CID, CID2, UID_BE, UID_BE2, UID_LS
 from tests.agent.twins import FakePods, pod
 from tests.kernel.test_agent_cgroups import (
@@ -155,7 +156,7 @@ def test_a_container_is_limited_before_the_next_turn_and_so_is_one_that_restarts
             print(f"limited {1000 * (time.monotonic() - begin):.1f} ms after mkdir began")
             assert len(rig.turns) == turn, "the arrival did it, no turn"
             assert rig.held(NEW) == ("50000", 64 * MIB)
-            assert rig.weight(leaf) == weight_of(250, int(CPU.version))
+            assert rig.weight(leaf) == kernel_weight(250, v2=int(CPU.version) == 2)
             for mount in node.mounts:
                 remove(Path(mount, node.root, leaf))
         assert rig.loop.counters["arrivals"] >= 2
@@ -199,8 +200,8 @@ def test_each_container_gets_its_own_once_the_api_knows_its_id(node, tmp_path):
         wait_for(lambda: rig.held(f"{BE}/{CID}") == ("50000", 64 * MIB), "its own limits")
         assert rig.held(f"{BE}/{CID2}") == ("90000", 96 * MIB)
         assert [rig.weight(f"{BE}/{one}") for one in (CID, CID2)] == [
-            weight_of(250, int(CPU.version)),
-            weight_of(900, int(CPU.version)),
+            kernel_weight(250, v2=int(CPU.version) == 2),
+            kernel_weight(900, v2=int(CPU.version) == 2),
         ]
 
 
