@@ -41,6 +41,7 @@ _OF_SLOWNESS: Final = (
     "failed to read memory cgroup",
     "not registered",
     "No retries permitted until",
+    '"ContainerStatus from runtime service failed" err="rpc error: code = NotFound',
 )
 """What a slow kubelet says now and then, whoever else is there: its own calls time out, and what it looks at is gone by
 then, or not loaded yet after its restart."""
