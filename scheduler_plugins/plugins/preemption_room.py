@@ -21,6 +21,8 @@ from slacktide.objects import is_terminating
 from slacktide.tier import Tier
 
 _MOST_CLAIMS: Final = 16
+_MOST_RESOURCES: Final = 16
+"""Resources whose sums are kept; anybody who may create pods may name new ones."""
 _OTHER_TIER: Final = 1 << 33
 """Added to the priority of a pod that is not best-effort: more than any priority."""
 
@@ -57,21 +59,23 @@ class _Kept:
         removable = tuple(by_importance(pod for pod in node.pods.values() if self._may_go.matches(pod)))
         self._nodes[row], self.removable[row] = node, removable
         self.cheapest[row] = _cost(removable[-1]) if removable else 0
-        for column in self._sums.values():
-            column[row] = 0
-        for pod in removable:
-            for name, amount in pod.requests.items():
-                column = self._column(name)
-                column[row] = min(int(column[row]) + amount, LARGEST - 1)
-
-    def _column(self, name: str) -> Ints:
-        if name not in self._sums:
-            self._sums[name] = np.zeros(len(self._nodes), dtype=np.int64)
-        return self._sums[name]
+        for name, column in self._sums.items():
+            column[row] = _sum(removable, name)
 
     def sums(self, name: str, rows: Indices) -> Ints:
-        column = self._sums.get(name)
-        return np.zeros(len(rows), dtype=np.int64) if column is None else column[rows]
+        """What may go of `name` on each of `rows`. Kept from the first question on, if it is among the last asked."""
+        column = self._sums.pop(name, None)
+        if column is None:
+            while len(self._sums) >= _MOST_RESOURCES:
+                del self._sums[next(iter(self._sums))]
+            column = np.array([_sum(pods, name) for pods in self.removable], dtype=np.int64)
+        self._sums[name] = column
+        return column[rows]
+
+
+def _sum(pods: Sequence[PodInfo], name: str) -> int:
+    """What `pods` request of one resource, as far as a column can hold it."""
+    return min(sum(pod.requests.get(name, 0) for pod in pods), LARGEST - 1)
 
 
 class Room:
