@@ -107,9 +107,13 @@ def check_framework() -> Framework:
 
 
 def rules_of(info: PodInfo) -> Rules:
-    """Reads affinity and spread rules. Rules about other pods than the like are `unjudged`."""
+    """Reads affinity and spread rules. Rules about other pods, or that cannot be read, are `unjudged`."""
     spec, labels = info.pod.spec, info.pod.metadata.labels
-    affinity = msgspec.convert(spec.affinity or {}, RawAffinity)
+    try:
+        affinity = msgspec.convert(spec.affinity or {}, RawAffinity)
+        constraints = msgspec.convert(spec.topology_spread_constraints, list[RawConstraint])
+    except msgspec.ValidationError as error:
+        return Rules(apart=False, spreads=(), unjudged=(f"affinity or spread that cannot be read ({error})",))
     unjudged: list[str] = []
     apart = False
     if affinity.pod_affinity and affinity.pod_affinity.required_during_scheduling_ignored_during_execution:
@@ -121,8 +125,7 @@ def rules_of(info: PodInfo) -> Rules:
         else:
             unjudged.append(f"required pod anti-affinity over {term.topology_key}")
     spreads = []
-    for raw in spec.topology_spread_constraints:
-        constraint = msgspec.convert(raw, RawConstraint)
+    for constraint in constraints:
         if constraint.when_unsatisfiable != "DoNotSchedule":
             continue
         if _only_selects(constraint.label_selector, labels) and constraint.min_domains is None:

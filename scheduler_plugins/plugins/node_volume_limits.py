@@ -46,7 +46,7 @@ from scheduler_plugins.plugins.volume_kinds import (
     CsiNode,
     PersistentVolume,
 )
-from scheduler_plugins.plugins.volumes import INLINE, ClaimName, HasVolumes, claim_of_pod, claims_of
+from scheduler_plugins.plugins.volumes import INLINE, ClaimName, HasVolumes, claim_of_pod, claims_of, source_of
 from slacktide.cluster.kinds import Kind
 
 _FULL: Final = "node(s) exceed max volume count"
@@ -161,11 +161,12 @@ class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, EnqueueExtensions, Reusabl
             volume = self._of_claim(name)
             if volume is not None:
                 yield volume
-        for source in pod.pod.spec.volumes:
-            for kind in INLINE.keys() & source.keys():
-                if source[kind] is not None:
+        for inline in pod.pod.spec.volumes:
+            for kind in INLINE.keys() & inline.keys():
+                source = source_of(inline, kind)
+                if source is not None:
                     driver, field = INLINE[kind]
-                    yield driver, str(source[kind].get(field, ""))
+                    yield driver, str(source.get(field, ""))
 
     def _of_claim(self, name: ClaimName) -> Volume | None:
         claim = self._objects.get(CLAIMS, name.namespace, name.name)

@@ -36,11 +36,19 @@ def unsupported(pod: PodInfo) -> tuple[str, ...]:
     if pod.problem:
         found.append(f"cannot read {pod.problem}")
     kinds = sorted({kind for volume in spec.volumes for kind in volume if kind not in _KNOWN_VOLUMES})
+    odd = sorted({kind for volume in spec.volumes for kind, source in volume.items() if not _readable(kind, source)})
+    if odd:
+        found.append(f"cannot read its volumes of kind {', '.join(odd)}: no object stands there")
     if kinds:
         found.append(f"volumes of kind {', '.join(kinds)} are not judged by this scheduler: {STOCK_WAY}")
     if spec.resource_claims:
         found.append(f"resource claims are not judged by this scheduler: {STOCK_WAY}")
     return tuple(found)
+
+
+def _readable(kind: str, source: Any) -> bool:
+    """Whether a field of a volume has the form that the API gives it: the name, or what a volume is made of."""
+    return source is None or isinstance(source, str if kind == "name" else dict)
 
 
 class UnsupportedPods(PreFilterPlugin, EnqueueExtensions, Reusable):

@@ -28,6 +28,15 @@ class ClaimName(NamedTuple):
     ephemeral: bool = False
 
 
+def source_of(volume: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """What a volume of `kind` is made of; None for one of another kind, or where no object stands there.
+
+    A pod of the second sort is refused by UnsupportedPods, and must not end the cycles of others once it has a node.
+    """
+    source = volume.get(kind)
+    return source if isinstance(source, dict) else None
+
+
 def claims_of(pod: PodInfo) -> Sequence[ClaimName]:
     """Claims of the pod's volumes, each once."""
     known: Sequence[ClaimName] | None = pod.memo.get(_CLAIMS)
@@ -39,10 +48,10 @@ def claims_of(pod: PodInfo) -> Sequence[ClaimName]:
 def _read_claims(pod: PodInfo) -> Iterable[ClaimName]:
     meta = pod.pod.metadata
     for volume in pod.pod.spec.volumes:
-        claim = volume.get("persistentVolumeClaim")
+        claim = source_of(volume, "persistentVolumeClaim")
         if claim is not None:
             yield ClaimName(meta.namespace, str(claim.get("claimName", "")))
-        elif volume.get("ephemeral") is not None:
+        elif source_of(volume, "ephemeral") is not None:
             yield ClaimName(meta.namespace, f"{meta.name}-{volume.get('name', '')}", ephemeral=True)
 
 
@@ -103,7 +112,7 @@ class HasVolumes(msgspec.Struct, frozen=True):
         volumes = pod.pod.spec.volumes
         if len(volumes) < self.least:
             return False
-        inline = sum(1 for volume in volumes if any(volume.get(kind) is not None for kind in INLINE))
+        inline = sum(1 for volume in volumes if any(source_of(volume, kind) is not None for kind in INLINE))
         return len(claims_of(pod)) + inline >= self.least
 
     @property
@@ -158,10 +167,10 @@ def disks_of(pod: PodInfo) -> Sequence[Disk]:
     known: Sequence[Disk] | None = pod.memo.get(_DISKS)
     if known is None:
         known = pod.memo[_DISKS] = tuple(
-            _disk(kind, volume[kind], fields)
+            _disk(kind, source, fields)
             for volume in pod.pod.spec.volumes
             for kind, fields in _DISK_NAMES.items()
-            if volume.get(kind) is not None
+            if (source := source_of(volume, kind)) is not None
         )
     return known
 
@@ -170,7 +179,8 @@ def _disk(kind: str, source: Mapping[str, Any], fields: Sequence[str]) -> Disk:
     defaults = {"pool": "rbd"}
     name = tuple(str(source.get(field, defaults.get(field, ""))) for field in fields)
     monitors = source.get("monitors") if kind == "rbd" else None
-    return Disk(kind, name, frozenset(monitors or ()), bool(source.get("readOnly", False)))
+    places = frozenset(map(str, monitors)) if isinstance(monitors, list) else frozenset()
+    return Disk(kind, name, places, bool(source.get("readOnly", False)))
 
 
 class HasDisks(msgspec.Struct, frozen=True, cache_hash=True):

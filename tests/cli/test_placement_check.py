@@ -133,3 +133,15 @@ def test_the_running_slacktide_is_asked_where_no_file_is_named(command, out, err
     twin.nodes = [node("a", "north")]
     document = found(command, out)
     assert (document["nodes"], document["pods"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"affinity": {"podAffinity": "x"}}, {"topologySpreadConstraints": [{"topologyKey": ZONE, "maxSkew": "x"}]}],
+    ids=str,
+)
+def test_rules_that_cannot_be_read_make_it_a_bound_and_are_named(command, out, err, dump, spec):
+    path = dump(node("a", "north"), node("b", "south"), pod("p0", "a"), pod("p1", "a", **spec))
+    fullest = by_question(found(command, out, path))[f"fullest node, {names.BATCH_CPU}"]
+    assert (fullest["now"], fullest["exact"]) == (50, False)
+    assert "affinity or spread that cannot be read" in out.text + err.text

@@ -45,6 +45,8 @@ HOSTNAME = {"topologyKey": "kubernetes.io/hostname"}
         ({"volumes": [{"name": "v", "storageos": {}}]}, "storageos"),
         ({"resourceClaims": [{"name": "gpu"}]}, "resource claims"),
         ({"resourceClaims": [{"name": "gpu"}]}, "let the stock scheduler place the pod, with our extender"),
+        ({"volumes": [{"name": "v", "rbd": []}]}, "cannot read its volumes of kind rbd"),
+        ({"volumes": [{"name": "v", "persistentVolumeClaim": "c"}]}, "cannot read its volumes of kind persistentV"),
         ({"requests": {"cpu": "1.5.2"}}, "1.5.2"),
         ({"requests": {BATCH_CPU: "200m"}}, "whole number"),
     ],

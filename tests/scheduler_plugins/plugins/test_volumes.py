@@ -27,6 +27,7 @@ from slacktide.objects import Pod
 from tests.scheduler_plugins.build import READER, handle, info, node, pod
 from tests.scheduler_plugins.plugins.cases import FITS, LATER, NEVER, Judged, Objects, handle_with, hint
 from tests.scheduler_plugins.plugins.preempting import HIGH, LOW, SMALL, World, sized, small_node
+from tests.scheduler_plugins.rig import Rig
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
@@ -393,3 +394,15 @@ def test_every_event_of_these_plugins_is_of_a_kind_that_they_have_listed() -> No
         made: Any = default_registry().build(name, {}, handle())
         listed = {event_resource(kind) for kind in made.kinds()} | {events.NODE, events.ASSIGNED_POD}
         assert {r.event.resource for r in made.events_to_register()} <= listed
+
+
+@pytest.mark.parametrize("kind", ["persistentVolumeClaim", "ephemeral", "rbd", "awsElasticBlockStore"])
+@pytest.mark.parametrize("source", [[], "x", 1], ids=str)
+def test_a_placed_pod_whose_volumes_cannot_be_read_ends_no_cycle_of_others(kind: str, source: Any) -> None:
+    rig = Rig()
+    rig.offer(4000)
+    rig.server.put(pod("odd", nodeName="n", volumes=[{"name": "v", kind: source}]))
+    volumes = [{"name": "v", "rbd": {"image": "i", "monitors": "m"}}, {"name": "w", "awsElasticBlockStore": {}}]
+    rig.server.put(pod("p", volumes=volumes))
+    rig.settle()
+    assert rig.where("p") == "n"
