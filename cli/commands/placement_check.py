@@ -55,13 +55,16 @@ def command(
 
     Nodes and pods come from files of `kubectl get nodes,pods -A -o json`, from the cluster of --kubeconfig or
     --context, or from the running Slacktide. BEST is what a solver found: `exact` when a placement reaches it,
-    `bound` when all that is known is that none can be better.
+    `bound` when all that is known is that none can be better. Files are judged as of their newest forecast.
     """
     from cli.placement import COLUMNS, Wanted, cells, document, objects, run
+    from scheduler_plugins.simulation.start import wall_of
 
     dump = objects(app, files)
     wanted = Wanted(aim="pack" if aim == "pack" else "spread", tier=tier, namespace=namespace, topologies=topologies)
-    found = run(dump, wanted, seconds, time.time(), app.out.say)
+    # In a dump that is older than a forecast lives nothing would be left to sell.
+    now = wall_of(dump.nodes, time.time()) if files else time.time()
+    found = run(dump, wanted, seconds, now, app.out.say)
     if app.out.json:
         app.out.document(document(found))
         return OK

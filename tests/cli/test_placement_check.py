@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from slacktide import names
+from tests.scheduler_plugins.build import GI, forecast
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -112,6 +114,18 @@ def test_rules_that_the_solver_does_not_know_are_named(command, out, err, dump):
     assert command("placement-check", path) == 0
     assert "bound" in out.text
     assert "required pod anti-affinity over rack" in err.text
+
+
+@pytest.mark.parametrize(("older_seconds", "best"), [(0, 50), (3600, 100)])
+def test_a_dump_of_yesterday_is_judged_as_of_then(command, out, err, dump, older_seconds, best):
+    """What has expired at that time counts for nothing."""
+    at = time.time() - 86_400
+    nodes = [node("a", "north"), node("b", "south")]
+    for one, made in zip(nodes, (at, at - older_seconds), strict=True):
+        one["metadata"]["annotations"] = {names.FORECAST_ANNOTATION: forecast(4000, 32 * GI, at=made)}
+    document = found(command, out, dump(*nodes, *(pod(f"p{i}", "a") for i in range(4))))
+    assert document["possible"]
+    assert by_question(document)[f"fullest node, {names.BATCH_CPU}"]["best"] == best
 
 
 @pytest.mark.parametrize(
