@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.output import MISSING
-from scheduler_plugins.dump import Dump, read_dump
+from scheduler_plugins.dump import Dump, distinct, read_dump
 from scheduler_plugins.placement.check import Aim, Check, Finding, check
 from scheduler_plugins.placement.read import check_framework, problem_of
 from scheduler_plugins.placement.solve import Limits
@@ -84,9 +84,8 @@ def _of(client: Client) -> Dump:
 
 def run(dump: Dump, wanted: Wanted, seconds: float, now: float, tell: Callable[[str], object]) -> Answer:
     """Make the problem and ask the solver."""
-    problem = problem_of(
-        dump.nodes, dump.pods, wanted.moves, check_framework(), ResourceNames(), wanted.topologies, now
-    )
+    pods = distinct(dump.pods)
+    problem = problem_of(dump.nodes, pods, wanted.moves, check_framework(), ResourceNames(), wanted.topologies, now)
     return Answer(check(problem, wanted.aim, Limits(seconds=seconds), lambda question: tell(f"solving: {question}")))
 
 

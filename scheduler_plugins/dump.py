@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from slacktide.errors import SlacktideError
-from slacktide.objects import Node, Pod
+from slacktide.objects import Node, Pod, pod_key
 
 
 class DumpError(SlacktideError):
@@ -60,6 +60,18 @@ def read_dump(paths: Sequence[str]) -> Dump:
         except OSError as error:
             raise DumpError(f"{path}: {error.strerror}") from error
     return dump
+
+
+def distinct(pods: Iterable[Pod]) -> Iterable[Pod]:
+    """Each pod of several files once, as the last one has it; with a namespace and a uid, which may be left out."""
+    return {pod_key(pod): pod for pod in map(_named, pods)}.values()
+
+
+def _named(pod: Pod) -> Pod:
+    metadata = pod.metadata
+    namespace = metadata.namespace or "default"
+    uid = metadata.uid or f"dump:{namespace}/{metadata.name}"
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(metadata, namespace=namespace, uid=uid))
 
 
 def _read(text: bytes, path: str, dump: Dump) -> None:

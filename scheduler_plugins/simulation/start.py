@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from scheduler_plugins.dump import Dump
+from scheduler_plugins.dump import Dump, distinct
 from slacktide import forecast as wire
 from slacktide.names import FORECAST_ANNOTATION
 from slacktide.objects import Node, Pod, PodStatus, is_terminal, is_terminating
@@ -41,8 +41,7 @@ class Start:
 def begin(dump: Dump, choice: Choice, profiles: Collection[str]) -> Start:
     """Sort the pods of `dump`; pods that have ended are left out, as the scheduler does not see them either."""
     placed, waiting, others = [], [], 0
-    for raw in _once(dump.pods):
-        pod = _named(raw)
+    for pod in distinct(dump.pods):
         if is_terminal(pod):
             continue
         if pod.spec.node_name and not (choice.released(pod) and not is_terminating(pod)):
@@ -92,19 +91,6 @@ def _forecasts(nodes: Iterable[Node]) -> Iterable[tuple[Node, wire.Forecast]]:
                 yield node, wire.decode(text)
             except wire.ForecastError:
                 continue
-
-
-def _once(pods: Iterable[Pod]) -> Iterable[Pod]:
-    """Each pod of several files once, as the last one has it."""
-    return {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods}.values()
-
-
-def _named(pod: Pod) -> Pod:
-    """With a namespace and a uid, which pods written by hand may lack."""
-    metadata = pod.metadata
-    namespace = metadata.namespace or "default"
-    uid = metadata.uid or f"dump:{namespace}/{metadata.name}"
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(metadata, namespace=namespace, uid=uid))
 
 
 def _with_spec(pod: Pod, **changes: object) -> Pod:

@@ -116,6 +116,23 @@ def test_rules_that_the_solver_does_not_know_are_named(command, out, err, dump):
     assert "required pod anti-affinity over rack" in err.text
 
 
+@pytest.mark.parametrize("tier", ["be", "ls"])
+def test_a_pod_of_several_files_counts_once_as_the_last_one_has_it(command, out, err, tmp_path, tier):
+    """Also one that stays where it is, and pods that were written by hand without a uid."""
+    paths = []
+    for where in ("a", "b"):
+        pods = [pod("p0", where), pod("p1", where)]
+        for one in pods:
+            del one["metadata"]["uid"]
+        path = tmp_path / f"{where}.json"
+        path.write_text(json.dumps({"kind": "List", "items": [node("a", "north"), node("b", "south"), *pods]}))
+        paths.append(str(path))
+    document = found(command, out, *paths, "--tier", tier)
+    assert (document["nodes"], document["pods"]) == (2, 2 if tier == "be" else 0)
+    if tier == "be":
+        assert by_question(document)[f"fullest node, {names.BATCH_CPU}"]["detail"].startswith("b;")
+
+
 @pytest.mark.parametrize(("older_seconds", "best"), [(0, 50), (3600, 100)])
 def test_a_dump_of_yesterday_is_judged_as_of_then(command, out, err, dump, older_seconds, best):
     """What has expired at that time counts for nothing."""
