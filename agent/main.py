@@ -7,7 +7,6 @@ written after it was restored.
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
 import sys
@@ -51,6 +50,7 @@ from agent.spool import Spool
 from slacktide.cluster import PODS, ClusterMetrics, Informer, Rights, connect
 from slacktide.errors import SettingsError, StateError
 from slacktide.explaining import EVICTIONS_ROUTE, LADDER_ROUTE, POD_ROUTE
+from slacktide.garbage import keep_what_is_here
 from slacktide.kernel.hierarchy import Hierarchy, discover
 from slacktide.observe import Daemon, Queried, get_logger, run_daemon
 
@@ -84,19 +84,12 @@ def _body(daemon: Daemon[AgentSettings]) -> int:
     try:
         agent = Agent(daemon, hierarchy, lister)
         agent.start()
-        _spare_garbage_collection()
+        keep_what_is_here(_GARBAGE_THRESHOLDS)
         daemon.stop.wait()
         agent.stop()
     finally:
         owner.close()
     return 0
-
-
-def _spare_garbage_collection() -> None:
-    """What was made until now stays for good, and is not looked through again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
 class Agent:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Final
 
 import msgspec
@@ -13,6 +12,7 @@ from scheduler_plugins.host import DEBUG_ROUTE, SchedulerHost
 from scheduler_plugins.plugins import default_registry
 from scheduler_plugins.settings import SchedulerSettings
 from slacktide.cluster import connect
+from slacktide.garbage import keep_what_is_here
 from slacktide.observe import Daemon, Queried, get_logger, run_daemon
 from slacktide.settings import ClusterSettings
 
@@ -44,9 +44,7 @@ def _body(daemon: Daemon[SchedulerSettings]) -> int:
             while not daemon.stop.wait(_LOOK_SECONDS):
                 if host.listed:
                     # Nodes and pods stay: looked through again and again they cost every step of the queue dearly.
-                    gc.collect()
-                    gc.freeze()
-                    gc.set_threshold(*_COLLECT_AFTER)
+                    keep_what_is_here(_COLLECT_AFTER)
                     daemon.stop.wait()
     finally:
         host.shut_down()

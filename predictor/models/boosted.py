@@ -2,13 +2,12 @@
 
 Two sets of trees, fitted on pooled nodes of public traces (predictor.training), say the mean of the peak over the
 horizon and its mean deviation from that, both in shares of S, the highest use of the last seven days. The answer at a
-risk is location + reach x deviation, with one reach for each risk, for series
-that are known for a week and for younger ones. That prices risk: nodes that stray far have longer
-tails, so the same reach covers less of them than of calm ones, and much reserve for little safety is not spent. The
-reach is part of the weights, so the answer for a series depends on no other series. Of what lies near or above the
-highest use of a whole week only a part of the reach counts (the bend): peaks seldom get there, however far a series
-strays below. Weights exist for 1 h and 24 h; other horizons take the next longer, and those beyond ask each day at its
-part of the risk.
+risk is location + reach x deviation, with one reach for each risk, for series that are known for a week and for younger
+ones. That prices risk: nodes that stray far have longer tails, so the same reach covers less of them than of calm ones,
+and much reserve for little safety is not spent. The reach is part of the weights, so the answer for a series depends on
+no other series. Of what lies near or above the highest use of a whole week only a part of the reach counts (the bend):
+peaks seldom get there, however far a series strays below. Weights exist for 1 h and 24 h; other horizons take the next
+longer, and those beyond ask each day at its part of the risk.
 
 Cost: about 0.3 ms a series with 14 days and 25 pods. Source: overcommit.md, section 8 (location-scale trees).
 """

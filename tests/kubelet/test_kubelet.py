@@ -11,11 +11,11 @@ import json
 import pytest
 
 from cli.main import main
-from slacktide import weights
 from slacktide.cluster import EVENTS, PODS
 from slacktide.names import BATCH_CPU, BATCH_MEMORY
 from slacktide.quantity import parse
 from slacktide.tier import Tier
+from slacktide.weights import kernel_weight
 from tests.kubelet.machine import NAME
 from tests.kubelet.pods import BUSY_AT_FIRST, MIB, NAMESPACE, batch
 from tests.kubelet.scene import SETTINGS
@@ -26,7 +26,7 @@ UNLIMITED = "max 100000"
 
 
 def weight(millis):
-    return str(weights.weight_of(weights.shares_of(millis)))
+    return str(kernel_weight(millis, v2=True))
 
 
 def limits(cpu, memory, request=None):
