@@ -253,14 +253,17 @@ class SchedulerHost:
 
     def _loop(self) -> None:
         while not self._stop.is_set():
-            if not self._ready_to_pop():
-                continue
-            self._scheduler.attempt(_POP_SECONDS)
+            # Who leads is asked when there is a pod: the lead may be lost while one is waited for.
+            if self._ready_to_pop() and self._queue.wait(_POP_SECONDS) and self._leading():
+                self._scheduler.attempt(0)
 
     def _ready_to_pop(self) -> bool:
         if not self._all_listed and not self._wait_listed():
             return False
-        return self._leads.wait(_POP_SECONDS) and (self._elector is None or self._elector.is_leader)
+        return self._leads.wait(_POP_SECONDS)
+
+    def _leading(self) -> bool:
+        return self._leads.is_set() and (self._elector is None or self._elector.is_leader)
 
     def _wait_listed(self) -> bool:
         """Once all was listed it stays so; asked before each cycle until then."""

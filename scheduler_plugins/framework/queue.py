@@ -164,6 +164,11 @@ class SchedulingQueue:
             if known is not None and known.info.uid == info.uid:
                 self._take(info.key)
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether there is a pod to attempt, or the queue is closed, within `timeout` seconds. Nothing is taken."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed or self._ready(), timeout)
+
     def pop(self, timeout: float | None = None) -> QueuedPod | None:
         """The next pod to attempt, waiting up to `timeout` seconds; None if there is none, or the queue is closed.
 

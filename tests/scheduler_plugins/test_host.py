@@ -76,3 +76,29 @@ def test_plugin_that_hangs_makes_the_process_not_live_and_unlisted_kinds_make_it
         assert health.not_live() == {"plugins": said}
     finally:
         client.close()
+
+
+@pytest.mark.parametrize(("lost", "attempts"), [(False, [0]), (True, [])])
+def test_a_pod_that_comes_once_the_lead_is_lost_is_left_to_the_next_leader(
+    monkeypatch: pytest.MonkeyPatch, *, lost: bool, attempts: list[int]
+) -> None:
+    settings, plugins, stop = SchedulerSettings(), default_registry(), threading.Event()
+    client = connect(ClusterSettings(server="unix:/nonexistent/api.sock"), user_agent="test")
+    tried: list[int] = []
+    try:
+        host = SchedulerHost(settings, load(settings, plugins), client, plugins, CollectorRegistry(), Health(), stop)
+        host._all_listed, host._elector = True, None
+        host._leads.set()
+
+        def comes(_timeout: float) -> bool:
+            if lost:
+                host._leads.clear()
+            stop.set()
+            return True
+
+        monkeypatch.setattr(host._queue, "wait", comes)
+        monkeypatch.setattr(host._scheduler, "attempt", tried.append)
+        host._loop()
+        assert tried == attempts
+    finally:
+        client.close()

@@ -143,6 +143,17 @@ def test_pop_takes_refused_pods_from_backoff_but_never_failed_ones() -> None:
     assert rig.seen.moves[-1] == ("active", "PopFromBackoffQ")
 
 
+def test_waiting_for_a_pod_takes_none() -> None:
+    rig = Rig()
+    assert not rig.queue.wait(0)
+    rig.queue.add(info("p"))
+    assert rig.queue.wait(0)
+    assert rig.pop().info.key == "default/p"
+    assert not rig.queue.wait(0)
+    rig.queue.close()
+    assert rig.queue.wait()
+
+
 def test_high_priority_pod_in_backoff_does_not_block_a_lower_one() -> None:
     rig = Rig(pop_from_backoff=False)
     rig.queue.add(info("high", priority=100))
